@@ -1,0 +1,1 @@
+"""What training states, traffic and links cost on paper: pure Python, no torch."""

@@ -1,0 +1,1 @@
+"""The strategies: what each rank keeps whole, and what it keeps a shard of."""

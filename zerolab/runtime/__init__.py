@@ -1,0 +1,1 @@
+"""Processes and wires: ranks, collectives, and what is measured of both."""

@@ -1,0 +1,1 @@
+"""Automatic checks of the labs, one module a lab."""

@@ -1,0 +1,1 @@
+"""What a lab trains: a small GPT on real text."""
