@@ -1,0 +1,93 @@
+"""Bytes a step against the published volumes, and the links that carry them."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zerolab.accounting import (
+    LINKS,
+    PRECISIONS,
+    STRATEGIES,
+    InputError,
+    link,
+    unit_wire_bytes,
+    wire_bytes,
+)
+
+DATA = Path(__file__).parent.parent / "data"
+VOLUMES = json.loads((DATA / "communication.json").read_text())["data_parallel"]
+NAMES = {"DDP": "ddp", "ZeRO-1": "zero1", "ZeRO-2": "zero2", "ZeRO-3": "zero3"}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_published_volume_times_the_ring_factor(name):
+    parameters, ranks = 8 * 10**9, 8
+    sent = wire_bytes(parameters, NAMES[name], ranks, "mixed")
+    assert sent == VOLUMES[name] * parameters * 2 * (ranks - 1) // ranks
+
+
+def test_gradients_and_parameters_travel_in_their_own_bytes():
+    expected = {"ddp": 2 * 4, "zero1": 4 + 2, "zero2": 4 + 2, "zero3": 4 + 2 * 2}
+    for strategy, width in expected.items():
+        assert wire_bytes(1000, strategy, 2, "mixed_fp32_grads") == width * 500
+
+
+def test_units_are_padded():
+    # 10 and 3 elements on 4 ranks travel as 12 and 4: three of four shards, 4 bytes, 3 passes.
+    assert unit_wire_bytes([10, 3], "zero3", 4, "fp32") == 16 * 3 // 4 * 4 * 3
+
+
+@given(
+    st.lists(st.integers(1, 10**12), min_size=1, max_size=8),
+    st.integers(1, 4096),
+    st.sampled_from(STRATEGIES),
+    st.sampled_from(sorted(PRECISIONS)),
+)
+def test_cutting_into_units_costs_padding_only(unit_sizes, ranks, strategy, precision):
+    textbook = wire_bytes(sum(unit_sizes), strategy, ranks, precision)
+    exact = unit_wire_bytes(unit_sizes, strategy, ranks, precision)
+    widest = 3 * PRECISIONS["fp32"].parameter
+    assert textbook <= exact <= textbook + len(unit_sizes) * (ranks - 1) * widest
+    assert unit_wire_bytes(unit_sizes, strategy, 1, precision) == 0
+
+
+def test_links_are_ordered_as_their_generations():
+    def faster(*names):
+        speeds = [LINKS[name].bandwidth for name in names]
+        return speeds == sorted(speeds, reverse=True)
+
+    assert faster("nvlink5", "nvlink4", "nvlink3", "pcie4")
+    assert faster("nvlink3", "pcie5", "pcie4")
+    assert faster("ib-ndr", "ib-hdr", "100gbe", "10gbe", "1gbe")
+    for entry in LINKS.values():
+        assert 0 < entry.latency < 1e-3
+        assert entry.source
+
+
+def test_signalling_rates():
+    """Bits a second from the standards, so that no figure counts both directions."""
+    for name, gigabits in {"ib-ndr": 400, "ib-hdr": 200, "100gbe": 100, "10gbe": 10}.items():
+        assert LINKS[name].bandwidth == gigabits * 1e9 / 8
+    for name, transfers in {"pcie4": 16e9, "pcie5": 32e9}.items():
+        assert LINKS[name].bandwidth == pytest.approx(transfers * 16 / 8 * 128 / 130, rel=1e-3)
+    # NVLink lanes: 25 GB/s a link and direction, 50 from the fifth generation.
+    for name, (count, each) in {
+        "nvlink3": (12, 25),
+        "nvlink4": (18, 25),
+        "nvlink5": (18, 50),
+    }.items():
+        assert LINKS[name].bandwidth == count * each * 1e9
+
+
+def test_seconds_is_alpha_beta():
+    slow = link("10gbe")
+    assert slow.seconds(1.25e9) == pytest.approx(1 + slow.latency)
+    assert slow.seconds(0, messages=3) == pytest.approx(3 * slow.latency)
+
+
+def test_unknown_link_names_the_nearest():
+    with pytest.raises(InputError, match=r"^--link: got 'nvlink9'; accepted is one of nvlink\d, "):
+        link("nvlink9")
