@@ -1,0 +1,22 @@
+"""What every test may use."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from zerolab import World
+
+
+@pytest.fixture(scope="session")
+def world_of() -> Iterator[Callable[[int], World]]:
+    """`world_of(n)`: a warm World of n ranks with one thread each, the same one all session."""
+    worlds: dict[int, World] = {}
+
+    def make(ranks: int) -> World:
+        if ranks not in worlds:
+            worlds[ranks] = World(ranks, device="cpu", threads=1)
+        return worlds[ranks]
+
+    yield make
+    for world in worlds.values():
+        world.close()

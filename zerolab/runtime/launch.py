@@ -1,0 +1,65 @@
+"""How rank processes come into being: from a server that has torch loaded, or afresh.
+
+A fork server is a small process that imports torch once and forks a ready rank in milliseconds.
+It never computes, so what it forks is clean; forking the caller itself is not safe once the caller
+has used OpenMP or CUDA. macOS does not support forking with its frameworks loaded, and Windows
+cannot fork: there, every rank is spawned and imports torch by itself.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import forkserver
+from types import ModuleType
+
+START_METHOD = "forkserver" if sys.platform == "linux" else "spawn"
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def start_server() -> None:
+    """Start the fork server unless it runs. Returns at once: it imports torch on another core."""
+    if START_METHOD == "forkserver":
+        forkserver.set_forkserver_preload(["zerolab.runtime.server"])
+        with launching():
+            forkserver.ensure_running()
+
+
+@contextmanager
+def launching() -> Iterator[None]:
+    """Around every start of a process: what it must and must not see of this one.
+
+    - One OpenMP thread: the library reads the variable as it is loaded, and torch changes the
+      number later, on each rank.
+    - The same import path, in the same order, so that it finds this package where we found it.
+    - No `__main__`: multiprocessing would run the caller's script again on every rank.
+    """
+    main = sys.modules["__main__"]
+    path = os.pathsep.join(str(entry) or os.getcwd() for entry in sys.path)
+    seen = {
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
+        "PYTHONPATH": path,
+        "PYTHONSAFEPATH": "1",
+    }
+    before = {name: os.environ.get(name) for name in seen}
+    os.environ.update(seen)
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def die_with_parent(wanted: bool) -> None:
+    """Ask Linux to kill this process the moment its parent ends, however it ends; or not to."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL if wanted else 0)

@@ -1,0 +1,169 @@
+"""World: a function runs on N ranks, from a notebook cell, a script, a test, or under torchrun.
+
+    def where_am_i(rank, word):
+        return f"{word} from {rank} of {torch.distributed.get_world_size()}"
+
+    with World(4) as world:
+        print(world.run(where_am_i, "hello"))
+
+How ranks come into being is in `launch`, what one does in `rank`, how the caller listens to all of
+them in `gather`.
+"""
+
+import os
+import sys
+import weakref
+from collections.abc import Callable
+from threading import Lock
+from types import TracebackType
+from typing import Any, Self
+
+from zerolab.accounting.errors import InputError, unknown_name
+from zerolab.accounting.links import link as find_link
+from zerolab.runtime.launch import start_server
+from zerolab.runtime.rank import is_rank
+
+MOST_RANKS = 256
+_DEVICES = ("auto", "cpu", "cuda")
+_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")
+
+
+class World:
+    """N ranks, started once and kept warm, all in one process group.
+
+    ranks    how many, 1 to 256: each is a process of its own, connected to every other, and a
+             machine that has room for more is a cluster's node, which is torchrun's job
+    device   "cuda": one GPU a rank, over NCCL. "cpu": gloo. "auto": the first if there are enough
+             GPUs, else the second
+    link     emulate this interconnect (a name in `zerolab.accounting.links`), None for none
+    timeout  seconds that a rank may wait in a collective for the others
+    threads  that torch uses on each rank; None shares the cores out
+    live     show what ranks print as the lines come, not when the run ends
+
+    Under torchrun the ranks are those of its environment: nothing is started, `run` calls the
+    function on this rank and returns every rank's result, and `threads` is left to torchrun unless
+    given.
+
+    Raises InputError for anything else, and RuntimeError on a rank: Worlds do not nest.
+    """
+
+    def __init__(
+        self,
+        ranks: int,
+        device: str = "auto",
+        link: str | None = None,
+        timeout: float = 60.0,
+        threads: int | None = None,
+        live: bool = False,
+    ) -> None:
+        if is_rank():
+            raise RuntimeError("this is a rank of a World already, and Worlds do not nest")
+        self.ranks = _whole_number("ranks", ranks, MOST_RANKS)
+        if device not in _DEVICES:
+            raise unknown_name("device", device, _DEVICES)
+        if link is not None:
+            find_link(link)
+        _seconds("timeout", timeout)
+        if threads is not None:
+            _whole_number("threads", threads, _cores())
+        self._running = Lock()
+        if all(name in os.environ for name in _TORCHRUN):
+            given = int(os.environ["WORLD_SIZE"])
+            if self.ranks != given:
+                raise InputError("ranks", ranks, f"{given}, the WORLD_SIZE that torchrun has set")
+            from zerolab.runtime.torchrun import TorchrunRanks
+
+            self.device = _device(device, int(os.environ.get("LOCAL_WORLD_SIZE", given)))
+            self._crew: Any = TorchrunRanks(self.device, link, timeout, threads)
+        else:
+            start_server()
+            # Not before: the server now imports torch on one core while this does on another.
+            from zerolab.runtime.local import LocalRanks
+
+            self.device = _device(device, self.ranks)
+            threads = threads or max(1, _cores() // self.ranks)
+            self._crew = LocalRanks(self.ranks, self.device, link, timeout, threads, live)
+        # Also called when the last reference goes, and when the interpreter ends.
+        self._close = weakref.finalize(self, self._crew.close)
+
+    def run(
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        timeout: float | None = None,
+        on_report: Callable[[int, Any], None] | None = None,
+        **named: Any,
+    ) -> list[Any]:
+        """Call `function(rank, *arguments, **named)` on every rank; return the results by rank.
+
+        timeout    seconds that the whole run may take, None for no bound
+        on_report  called as `on_report(rank, value)` for each `report(value)` on a rank, at once
+
+        Tensors arrive on the CPU, and as leaves. Raises RankError when a rank raises, dies, or
+        waits too long in a collective, and RankTimeout after `timeout` seconds; both name what
+        every rank was doing. All ranks are then ended, and the next run starts new ones.
+        """
+        if timeout is not None:
+            _seconds("timeout", timeout)
+        if not self._running.acquire(blocking=False):
+            raise RuntimeError("this World is in a run already: one at a time")
+        try:
+            return self._crew.run(function, arguments, named, timeout, on_report)
+        finally:
+            self._running.release()
+
+    def close(self) -> None:
+        """End the ranks and leave nothing behind. May be called again."""
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"World({self.ranks}, device={self.device!r})"
+
+
+def _device(wanted: str, ranks: int) -> str:
+    """The device that `ranks` ranks of this machine run on."""
+    if wanted == "cpu":
+        return wanted
+    import torch
+
+    gpus = torch.cuda.device_count()
+    if gpus >= ranks:
+        return "cuda"
+    if wanted == "cuda":
+        raise InputError("device", wanted, f'"cpu" or "auto": {gpus} GPUs for {ranks} ranks')
+    if gpus:
+        print(
+            f"zerolab: {ranks} ranks share {gpus} GPUs, but NCCL wants one each: "
+            "these ranks run on the CPU, over gloo",
+            file=sys.stderr,
+        )
+    return "cpu"
+
+
+def _cores() -> int:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _whole_number(option: str, given: object, most: int) -> int:
+    if isinstance(given, int) and not isinstance(given, bool) and 1 <= given <= most:
+        return given
+    raise InputError(option, given, f"a whole number from 1 to {most}")
+
+
+def _seconds(option: str, given: object) -> None:
+    if not isinstance(given, int | float) or isinstance(given, bool) or not given > 0:
+        raise InputError(option, given, "a number of seconds above 0")
