@@ -1,0 +1,184 @@
+"""The collectives of data parallelism, in place on flat tensors, each counted by the ledger.
+
+A flat tensor of S elements on N ranks is N chunks of S/N; chunk r belongs to rank r. Every rank
+sends, in elements:
+
+    all_gather       (N-1)/N x S    chunk r arrives from rank r
+    reduce_scatter   (N-1)/N x S    chunk r becomes the sum of all ranks' chunk r, on rank r
+    all_reduce     2 (N-1)/N x S    the one after the other
+
+On NCCL these are its own. On gloo they are rings over point-to-point messages: gloo's
+reduce-scatter moves as many bytes as its all-reduce, which would make ZeRO cost more than it does.
+In a ring, every rank only ever sends to the next one; N-1 steps of S/N elements each.
+
+All of them return at once with a `Work`; one communication thread a rank carries them out in the
+order in which they were called, as a GPU's communication stream would.
+"""
+
+import zlib
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from zerolab.runtime.ledger import ledger
+from zerolab.runtime.link import Delivery
+
+_communication = ThreadPoolExecutor(max_workers=1, thread_name_prefix="communication")
+
+
+class Work:
+    """A collective under way. Its tensor must not be touched before `wait` returns."""
+
+    def __init__(self, future: "Future[None] | None" = None) -> None:
+        self._future = future
+
+    def wait(self) -> None:
+        """Return when the collective is complete; raise what it raised."""
+        if self._future is not None:
+            self._future.result()
+
+
+def all_gather(full: Tensor, label: str = "", group: dist.ProcessGroup | None = None) -> Work:
+    """Fill `full` [S] with every rank's chunk; this rank's chunk is in place already."""
+    return _submit("all-gather", _ring_all_gather, 1, full, label, group)
+
+
+def reduce_scatter(full: Tensor, label: str = "", group: dist.ProcessGroup | None = None) -> Work:
+    """Sum this rank's chunk of `full` [S] over the ranks; the other chunks are left undefined."""
+    return _submit("reduce-scatter", _ring_reduce_scatter, 1, full, label, group)
+
+
+def all_reduce(full: Tensor, label: str = "", group: dist.ProcessGroup | None = None) -> Work:
+    """Sum `full` [S] over the ranks."""
+    return _submit("all-reduce", _ring_all_reduce, 2, full, label, group)
+
+
+def broadcast(
+    tensor: Tensor, source: int = 0, label: str = "", group: dist.ProcessGroup | None = None
+) -> Work:
+    """Copy `tensor` from the group's rank `source` to all its ranks."""
+    _check(tensor, 1, label)
+    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+    messages = ranks - 1 if rank == source else 0
+
+    def transfer() -> None:
+        dist.broadcast(tensor, group=group, group_src=source)
+
+    return _start("broadcast", transfer, messages, messages * _bytes(tensor), label, group)
+
+
+def _submit(
+    operation: str,
+    ring: Callable[[list[Tensor], Tensor, "_Neighbours"], None],
+    rounds: int,
+    full: Tensor,
+    label: str,
+    group: dist.ProcessGroup | None,
+) -> Work:
+    ranks = dist.get_world_size(group)
+    _check(full, ranks, label)
+    if ranks == 1:
+        return Work()
+    chunks = list(full.chunk(ranks))
+    messages = rounds * (ranks - 1)
+    if dist.get_backend(group) == "nccl":
+        transfer = _native(operation, full, chunks[dist.get_rank(group)], group)
+    else:
+        # Allocated here, on the thread whose memory is measured.
+        incoming = torch.empty_like(chunks[0]) if operation != "all-gather" else full
+        neighbours = _Neighbours(f"{operation} {label} {full.numel()} {full.dtype}", group)
+
+        def transfer() -> None:
+            ring(chunks, incoming, neighbours)
+
+    return _start(operation, transfer, messages, messages * _bytes(chunks[0]), label, group)
+
+
+def _start(
+    operation: str,
+    transfer: Callable[[], None],
+    messages: int,
+    bytes: int,
+    label: str,
+    group: dist.ProcessGroup | None,
+) -> Work:
+    """Queue a transfer for the communication thread."""
+    # Taken out to be called, so that its tensors are released before `Work.wait` returns.
+    queued = [transfer]
+    del transfer
+
+    def carry_out() -> None:
+        with ledger.entry(operation, label, bytes, messages), Delivery(messages, bytes, group):
+            queued.pop()()
+
+    return Work(_communication.submit(carry_out))
+
+
+class _Neighbours:
+    """The next and the previous rank of a ring."""
+
+    def __init__(self, name: str, group: dist.ProcessGroup | None) -> None:
+        self.group = group
+        self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
+        # Messages only match under the same tag: ranks that disagree about what they are doing
+        # wait until the time-out, with their positions in the ledger, instead of summing tensors
+        # that do not belong together.
+        self.tag = zlib.crc32(name.encode()) & 0x7FFFFFFF
+
+    def exchange(self, outgoing: Tensor, incoming: Tensor) -> None:
+        """Send to the next rank while receiving from the previous one."""
+        following = (self.rank + 1) % self.ranks
+        previous = (self.rank - 1) % self.ranks
+        receive = dist.irecv(incoming, group=self.group, group_src=previous, tag=self.tag)
+        send = dist.isend(outgoing, group=self.group, group_dst=following, tag=self.tag)
+        receive.wait()
+        send.wait()
+
+
+def _ring_reduce_scatter(chunks: list[Tensor], incoming: Tensor, ring: _Neighbours) -> None:
+    # Chunk c starts at rank c+1 and collects each rank's part on its way to rank c.
+    for step in range(1, ring.ranks):
+        outgoing = chunks[(ring.rank - step) % ring.ranks]
+        ring.exchange(outgoing, incoming)
+        chunks[(ring.rank - step - 1) % ring.ranks].add_(incoming)
+
+
+def _ring_all_gather(chunks: list[Tensor], _: Tensor, ring: _Neighbours) -> None:
+    # Each rank passes on what it received last, starting with its own chunk.
+    for step in range(ring.ranks - 1):
+        outgoing = chunks[(ring.rank - step) % ring.ranks]
+        ring.exchange(outgoing, chunks[(ring.rank - step - 1) % ring.ranks])
+
+
+def _ring_all_reduce(chunks: list[Tensor], incoming: Tensor, ring: _Neighbours) -> None:
+    _ring_reduce_scatter(chunks, incoming, ring)
+    _ring_all_gather(chunks, incoming, ring)
+
+
+def _native(
+    operation: str, full: Tensor, own: Tensor, group: dist.ProcessGroup | None
+) -> Callable[[], None]:
+    """NCCL's own collectives: in place, when the small tensor is the rank's chunk of the large."""
+    return {
+        "all-gather": lambda: dist.all_gather_single(full, own, group=group),
+        "reduce-scatter": lambda: dist.reduce_scatter_single(own, full, group=group),
+        "all-reduce": lambda: dist.all_reduce(full, group=group),
+    }[operation]
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _check(tensor: Tensor, ranks: int, label: str) -> None:
+    # Gloo takes a tensor with gaps without complaint, and returns a wrong result.
+    if not tensor.is_contiguous():
+        raise ValueError(f"{label or 'tensor'}: a collective needs a contiguous tensor")
+    if tensor.numel() % ranks:
+        raise ValueError(
+            f"{label or 'tensor'}: {tensor.numel()} elements do not divide into {ranks} chunks; "
+            "pad to a multiple of the ranks"
+        )
