@@ -62,8 +62,11 @@ def failed(failures: Sequence[Failure], others: Mapping[int, str]) -> RankError:
     `others` says of every other rank what it was doing.
     """
     # A death explains its peers' exceptions, even those that arrived before it; an exception
-    # outside a collective explains those inside one.
-    cause = min(failures, key=lambda failure: (not failure.died, failure.position is not None))
+    # outside a collective explains those inside one. Of several deaths the first counts; which of
+    # several exceptions came first is chance, so the lowest rank's does.
+    cause = min(
+        failures, key=lambda f: (not f.died, f.position is not None, 0 if f.died else f.rank)
+    )
     told = {f.rank: str(f).splitlines()[0] for f in failures if f is not cause}
     message = f"rank {cause.rank} {cause}\n{_list({**others, **told})}"
     if cause.traceback:
@@ -71,11 +74,10 @@ def failed(failures: Sequence[Failure], others: Mapping[int, str]) -> RankError:
     return RankError(message.rstrip(), cause.rank, cause.cause)
 
 
-def late(seconds: float, failures: Sequence[Failure], others: Mapping[int, str]) -> RankTimeout:
-    """The error for a run that did not end in its time."""
-    told = {failure.rank: str(failure).splitlines()[0] for failure in failures}
+def late(seconds: float, doings: Mapping[int, str]) -> RankTimeout:
+    """The error for a run that did not end in its time; `doings` says what each rank was doing."""
     message = f"the run did not end within its timeout of {seconds:g} s\n"
-    return RankTimeout((message + _list({**others, **told})).rstrip())
+    return RankTimeout((message + _list(doings)).rstrip())
 
 
 def _list(doings: Mapping[int, str]) -> str:

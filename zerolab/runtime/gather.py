@@ -1,5 +1,6 @@
 """Listening to all ranks at once until each has answered, failed, died, or run out of time."""
 
+import pickle
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ from zerolab.runtime.failure import Failure, death, failed, late
 
 OnReport = Callable[[int, Any], None] | None
 
-GRACE = 0.4  # seconds after a failure in which the other ranks may say what happened to them
+GRACE = 0.4  # seconds after a failure in which other ranks may fail too, or finish
+ANSWERING = 0.2  # seconds in which a rank can say where it is, unless its main thread holds the GIL
 LIVE_PERIOD = 0.1  # seconds between two looks at what ranks print, when it is shown live
 
 
@@ -54,16 +56,16 @@ class Gathering:
         if not self._pending and not self._failures:
             return [self._results[rank] for rank in sorted(self._results)]
 
-        question = shipping.pickle.dumps((self._run, "where", None))
+        if self._failures:
+            self._listen(monotonic() + GRACE, show, until=lambda: False)
+        question = pickle.dumps((self._run, "where", None))
         for member in self._pending.values():
             member.tell(question)
-        grace = monotonic() + GRACE
+        self._listen(monotonic() + ANSWERING, show, until=self._all_located)
         if self._failures:
-            self._listen(grace, show, until=lambda: False)
             raise failed(self._failures, self._others())
-        self._listen(grace, show, until=lambda: self._pending.keys() <= self._doings.keys())
         assert timeout is not None  # without one, listening ends by answers or failures
-        raise late(timeout, self._failures, self._others())
+        raise late(timeout, self._others())
 
     def _listen(
         self, deadline: float, show: Callable[[], None] | None, until: Callable[[], bool]
@@ -114,9 +116,12 @@ class Gathering:
             member.process.join()
             self._failures.append(death(member.rank, member.process.exitcode))
 
+    def _all_located(self) -> bool:
+        return self._pending.keys() <= self._doings.keys()
+
     def _others(self) -> dict[int, str]:
         """What each rank was doing that did not fail."""
-        unknown = "no answer"  # its main thread lets no other thread run
+        unknown = "no answer"
         doings = {rank: self._doings.get(rank, unknown) for rank in self._pending}
         return {**dict.fromkeys(self._results, "finished"), **doings}
 

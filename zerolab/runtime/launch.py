@@ -24,12 +24,12 @@ def start_server() -> None:
     """Start the fork server unless it runs. Returns at once: it imports torch on another core."""
     if START_METHOD == "forkserver":
         forkserver.set_forkserver_preload(["zerolab.runtime.server"])
-        with launching():
+        with environment():
             forkserver.ensure_running()
 
 
 @contextmanager
-def launching() -> Iterator[None]:
+def environment() -> Iterator[None]:
     """Around every start of a process: what it must and must not see of this one.
 
     - One OpenMP thread: the library reads the variable as it is loaded, and torch changes the

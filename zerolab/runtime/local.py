@@ -4,6 +4,7 @@ Importing this module imports torch. Start the fork server first: both then impo
 """
 
 import os
+import pickle
 import shutil
 import sys
 import tempfile
@@ -16,10 +17,9 @@ from typing import Any
 
 import torch.multiprocessing
 
-from zerolab.runtime import shipping
+from zerolab.runtime import launch, shipping
 from zerolab.runtime.failure import death
 from zerolab.runtime.gather import Gathering, Member, OnReport
-from zerolab.runtime.launch import START_METHOD, launching, start_server
 from zerolab.runtime.output import Output
 from zerolab.runtime.rank import START, Assignment, main
 
@@ -106,19 +106,19 @@ class LocalRanks:
         self._members.clear()
 
     def _start(self) -> None:
-        start_server()  # a no-op, unless somebody has ended it
+        launch.start_server()  # a no-op, unless somebody has ended it
         self._starts += 1
         self._run = START
         rendezvous = self._folder / f"rendezvous{self._starts}"
-        context: Any = torch.multiprocessing.get_context(START_METHOD)
+        processes: Any = torch.multiprocessing.get_context(launch.START_METHOD)
         try:
             for rank in range(self._ranks):
-                ours, theirs = context.Pipe()
+                ours, theirs = processes.Pipe()
                 assignment = self._assignment(
                     rank=rank, rendezvous=rendezvous, environment=dict(os.environ)
                 )
-                process = context.Process(target=main, args=(theirs, assignment))
-                with launching():
+                process = processes.Process(target=main, args=(theirs, assignment))
+                with launch.environment():
                     process.start()
                 theirs.close()
                 self._members.append(Member(rank, process, ours))
@@ -139,19 +139,20 @@ class LocalRanks:
             self._start()
 
     def _tell(self, order: object) -> None:
-        message = shipping.pickle.dumps((self._run, "run", order))
+        message = pickle.dumps((self._run, "run", order))
         for member in self._members:
             member.tell(message)
 
     def _end(self) -> None:
         """Kill every rank, wait for its end, and let go of its pipe."""
-        for member in self._members:
+        # Ours no more, whatever interrupts the rest: a rank ends by itself when its pipe does.
+        members, self._members = self._members, []
+        for member in members:
             member.process.kill()
-        for member in self._members:
+        for member in members:
             member.process.join()
             member.process.close()
             member.pipe.close()
-        self._members.clear()
 
 
 _all: "weakref.WeakSet[LocalRanks]" = weakref.WeakSet()

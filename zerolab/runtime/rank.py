@@ -23,7 +23,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from zerolab.runtime.launch import START_METHOD, die_with_parent
+from zerolab.runtime.launch import die_with_parent
 from zerolab.runtime.ledger import ledger
 from zerolab.runtime.output import redirect
 
@@ -86,10 +86,11 @@ class _Rank:
 
     def live(self) -> None:
         threading.Thread(target=self.control, name="zerolab control", daemon=True).start()
-        if START_METHOD == "forkserver":
+        servers_life = forkserver._forkserver._forkserver_alive_fd  # type: ignore[attr-defined]
+        if servers_life is not None:
             # Let go of the pipe that keeps the server alive: it then ends with the caller, and
             # takes along a rank whose control thread cannot run.
-            os.close(forkserver._forkserver._forkserver_alive_fd)  # type: ignore[attr-defined]
+            os.close(servers_life)
             die_with_parent(True)
         redirect(self.assignment.folder, self.assignment.rank)
         faulthandler.enable()
@@ -197,14 +198,14 @@ def where() -> str:
     """What the main thread is doing: the collective that it waits in, or its line of code."""
     if ledger.position is not None:
         return f"waits in {ledger.position}"
-    innermost = sys._current_frames().get(threading.main_thread().ident or 0)
-    frame = innermost
-    # The reader's own code, not the library function that it called.
-    while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
+    innermost = frame = sys._current_frames()[threading.main_thread().ident or 0]
+    if innermost.f_code.co_filename == __file__:
+        return "starting"  # the main thread has not taken up its order yet
+    # The reader's own code, rather than the library function that it called.
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
         frame = frame.f_back
-    frame = frame or innermost
-    if frame is None:
-        return "starting"
+    if frame.f_code.co_filename == __file__:
+        frame = innermost
     code, line = frame.f_code, frame.f_lineno
     source = linecache.getline(code.co_filename, line).strip()
     return f"at {code.co_filename}:{line} in {code.co_name}: {source}".removesuffix(": ")

@@ -19,6 +19,8 @@ from typing import Any
 import cloudpickle.cloudpickle as by_value
 import torch
 
+from zerolab.runtime.ledger import ledger
+
 LARGE = 64 * 10**6  # bytes; a copy to every rank is then worth a warning
 
 
@@ -82,6 +84,8 @@ class _Pickler(by_value.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, types.CodeType):
             return self._reduce_code(obj)
+        if obj is ledger:
+            return "ledger"  # by name: each rank writes into its own
         if isinstance(obj, torch.Tensor):
             return self._reduce_tensor(obj)
         return super().reducer_override(obj)
@@ -126,7 +130,7 @@ def _stored_bytes(tensor: torch.Tensor) -> int:
 
 
 def _cell_name(filename: str) -> str | None:
-    """A name like "Cell In[3]" for the code of an IPython cell, whose file name is a meaningless number."""
+    """A name like "Cell In[3]" for the code of an IPython cell: its own file name is a hash."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython else None
     label = shell.compile.format_code_name(filename) if shell else None

@@ -23,7 +23,7 @@ from zerolab.accounting.links import link as find_link
 from zerolab.runtime.launch import start_server
 from zerolab.runtime.rank import is_rank
 
-MOST_RANKS = 256
+MOST_RANKS = MOST_THREADS = 256
 _DEVICES = ("auto", "cpu", "cuda")
 _TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")
 
@@ -65,7 +65,7 @@ class World:
             find_link(link)
         _seconds("timeout", timeout)
         if threads is not None:
-            _whole_number("threads", threads, _cores())
+            _whole_number("threads", threads, MOST_THREADS)
         self._running = Lock()
         if all(name in os.environ for name in _TORCHRUN):
             given = int(os.environ["WORLD_SIZE"])
@@ -141,11 +141,12 @@ def _device(wanted: str, ranks: int) -> str:
     if gpus >= ranks:
         return "cuda"
     if wanted == "cuda":
-        raise InputError("device", wanted, f'"cpu" or "auto": {gpus} GPUs for {ranks} ranks')
+        accepted = f'"auto" or "cpu" here: NCCL needs a GPU for each of {ranks} ranks, not {gpus}'
+        raise InputError("device", wanted, accepted)
     if gpus:
         print(
-            f"zerolab: {ranks} ranks share {gpus} GPUs, but NCCL wants one each: "
-            "these ranks run on the CPU, over gloo",
+            f"zerolab: NCCL needs a GPU for each of {ranks} ranks, and there are {gpus}: "
+            "the ranks run on the CPU, over gloo",
             file=sys.stderr,
         )
     return "cpu"
