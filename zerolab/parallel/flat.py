@@ -12,9 +12,9 @@ are; *when* they move is the strategy's business. Its tensors, all flat, W = siz
     gradient_shard   [S]          where a strategy that shards gradients keeps the reduced ones
     full             [W]          what the module computes with; its memory is freed by `reshard`
 
-The module's own `nn.Parameter` objects stay the same objects throughout: only their `.data` changes,
-between a view into `full` and a placeholder of NaN. So tied parameters stay tied, and a parameter
-that is read while its unit is released is visibly not a number instead of stale.
+The module's own `nn.Parameter` objects stay the same objects throughout: only their `.data`
+changes, between a view into `full` and a placeholder of NaN. So tied parameters stay tied, and a
+parameter that is read while its unit is released is visibly not a number, instead of stale.
 """
 
 from enum import Enum, auto
@@ -150,7 +150,7 @@ class FlatUnit:
         parameter.grad = None
 
     def complete_gradient(self) -> Tensor:
-        """`gradient` [W] ready to be reduced: zero where no gradient arrived, and in the padding."""
+        """`gradient` [W] ready to be reduced: zero in the padding, and where none arrived."""
         gradient = self._prepare_gradient()
         for index, view in enumerate(self._gradient_views):
             if index not in self._arrived:

@@ -15,7 +15,7 @@ from zerolab.accounting.precision import precision_policy
 
 @dataclass(frozen=True)
 class Dtypes:
-    """The dtypes of one policy; `master` is None where the optimizer updates the stored parameter."""
+    """The dtypes of one policy; `master` is None where no copy is kept for the optimizer."""
 
     parameter: torch.dtype  # stored and gathered
     gradient: torch.dtype  # stored and reduced

@@ -119,7 +119,7 @@ class Strategy(nn.Module):
             self._synchronize = True
 
     def clip_grad_norm_(self, max_norm: float) -> Tensor:
-        """Scale all gradients so that their global 2-norm is at most `max_norm`; returns the norm."""
+        """Scale all gradients to a global 2-norm of at most `max_norm`; returns the norm."""
         return clip_by_global_norm(self.units, max_norm, self.group)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -239,10 +239,10 @@ class Strategy(nn.Module):
     def _hook_gradients(self, unit: FlatUnit) -> None:
         # Autograd holds these hooks where the garbage collector does not look: a strong reference
         # from them would keep a model's memory for good.
-        weakly = weakref.proxy(self), weakref.proxy(unit)
+        strategy, weak_unit = weakref.proxy(self), weakref.proxy(unit)
 
         def hook(index: int):
-            return lambda _: Strategy._gradient_arrived(*weakly, index)
+            return lambda _: strategy._gradient_arrived(weak_unit, index)
 
         for index, parameter in enumerate(unit.parameters):
             parameter.register_post_accumulate_grad_hook(hook(index))

@@ -134,8 +134,9 @@ class _Neighbours:
         previous = (self.rank - 1) % self.ranks
         receive = dist.irecv(incoming, group=self.group, group_src=previous, tag=self.tag)
         send = dist.isend(outgoing, group=self.group, group_dst=following, tag=self.tag)
-        receive.wait()
-        send.wait()
+        for transfer in (receive, send):
+            assert transfer is not None  # None is for ranks outside of the group
+            transfer.wait()
 
 
 def _ring_reduce_scatter(chunks: list[Tensor], incoming: Tensor, ring: _Neighbours) -> None:

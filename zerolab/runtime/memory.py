@@ -29,7 +29,7 @@ _lock = threading.RLock()  # storages may die on another thread, or in a collect
 
 
 def tag(tensor: torch.Tensor, category: str) -> torch.Tensor:
-    """Claim a tensor's storage for a category ("parameters", "gradients", ...); returns the tensor."""
+    """Claim a tensor's storage for a category, as "parameters"; returns the tensor."""
     storage = tensor.untyped_storage()
     key = storage._cdata
     with _lock:
