@@ -14,7 +14,7 @@ _gpt = partial(
     tied=True,
 )
 # Llama and its like: RMSNorm, a gated feed-forward, rotary positions, no biases.
-_llama = partial(Shape, norm="rms", gated=True)
+_llama = partial(Shape, norm="rms", gated=True, rotary=True)
 _qwen2 = partial(_llama, query_key_value_bias=True)
 _qwen3 = partial(_llama, query_key_norm="head", head_size=128)
 _gemma = partial(_llama, tied=True, vocabulary=256_000)
@@ -53,6 +53,7 @@ def _opt(layers: int, hidden: int, heads: int) -> Shape:
         feed_forward=4 * hidden,
         vocabulary=50_272,
         positions=2050,
+        relu=True,
     )
 
 
@@ -76,6 +77,7 @@ def _pythia(layers: int, hidden: int, heads: int, vocabulary: int) -> Shape:
         heads=heads,
         feed_forward=4 * hidden,
         vocabulary=vocabulary,
+        rotary=True,
         tied=False,
     )
 
@@ -140,6 +142,7 @@ MODELS = {
         heads=16,
         feed_forward=16_384,
         vocabulary=50_400,
+        rotary=True,
         block_norms=1,
         feed_forward_bias=True,
         head_bias=True,
@@ -290,6 +293,7 @@ MODELS = {
         heads=32,
         feed_forward=10_240,
         vocabulary=51_200,
+        rotary=True,
         block_norms=1,
         head_bias=True,
         tied=False,
@@ -311,6 +315,7 @@ MODELS = {
         kv_heads=1,
         feed_forward=18_176,
         vocabulary=65_024,
+        rotary=True,
         block_norms=1,
         tied=True,
     ),

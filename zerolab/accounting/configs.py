@@ -96,6 +96,7 @@ def _llama(fields: Fields) -> Traits:
     return {
         "norm": "rms",
         "gated": True,
+        "rotary": True,
         "tied": fields.flag("tie_word_embeddings", False),
         "query_key_value_bias": attention,
         "attention_output_bias": attention,
@@ -182,6 +183,7 @@ def _stablelm(fields: Fields) -> Traits:
 def _starcoder2(fields: Fields) -> Traits:
     bias = fields.flag("use_bias", True)
     return {
+        "rotary": True,
         "query_key_value_bias": bias,
         "attention_output_bias": bias,
         "feed_forward_bias": bias,
@@ -214,6 +216,7 @@ def _gpt_neo(fields: Fields) -> Traits:
 
 def _gptj(fields: Fields) -> Traits:
     return {
+        "rotary": True,
         "block_norms": 1,
         "feed_forward_bias": True,
         "head_bias": True,
@@ -225,6 +228,7 @@ def _gpt_neox(fields: Fields) -> Traits:
     bias = fields.flag("attention_bias", True)
     return {
         **_gpt(fields),
+        "rotary": True,
         "query_key_value_bias": bias,
         "attention_output_bias": bias,
         "tied": fields.flag("tie_word_embeddings", False),
@@ -237,7 +241,9 @@ def _opt(fields: Fields) -> Traits:
     hidden = fields.count("hidden_size")
     # OPT 350M alone projects between a narrower embedding and the blocks.
     plain = fields.count("word_embed_proj_dim", default=hidden) == hidden
-    return {**_gpt(fields), "positions": positions, **({} if plain else {"exact": False})}
+    relu = fields.config.get("activation_function", "relu") == "relu"
+    inexact = {} if plain else {"exact": False}
+    return {**_gpt(fields), "positions": positions, "relu": relu, **inexact}
 
 
 def _bloom(fields: Fields) -> Traits:
@@ -247,6 +253,7 @@ def _bloom(fields: Fields) -> Traits:
 def _phi(fields: Fields) -> Traits:
     return {
         **_gpt(fields),
+        "rotary": True,
         "block_norms": 1,
         "head_bias": True,
         "tied": fields.flag("tie_word_embeddings", False),
@@ -260,6 +267,7 @@ def _falcon(fields: Fields) -> Traits:
     parallel = fields.flag("parallel_attn", True)
     return {
         "kv_heads": 1 if one_kv else fields.count("num_kv_heads"),
+        "rotary": not fields.flag("alibi", False),
         "block_norms": 1 if parallel and not new else 2,
         "query_key_value_bias": bias,
         "attention_output_bias": bias,

@@ -21,7 +21,9 @@ class Shape:
     kv_heads: int = 0  # 0: as many as heads (no grouped queries)
     head_size: int = 0  # 0: hidden / heads
     positions: int = 0  # rows of a learned position embedding
+    rotary: bool = False  # positions turn queries and keys instead
     gated: bool = False  # feed-forward of three matrices: down(act(gate(x)) * up(x))
+    relu: bool = False  # the feed-forward's activation is ReLU, not GELU or SiLU
     norm: Literal["rms", "layer", "layer without bias", "none"] = "layer"
     block_norms: int = 2  # norms in a block: 1 in parallel blocks, 4 in Gemma 2
     query_key_norm: Literal["none", "head", "all heads"] = "none"

@@ -1,0 +1,39 @@
+"""What autograd keeps: the storages that a forward pass saves for backward, each counted once.
+
+Works on any device, and on `meta` without any memory, so that the activations of a model of any
+size can be counted exactly in seconds.
+"""
+
+from collections.abc import Iterable
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+
+
+class SavedTensors(saved_tensors_hooks):
+    """Collect what is saved for backward while the context is open.
+
+    excluded: tensors that are there anyway (parameters, buffers) and are not counted.
+
+    Tensors that share a storage count once, with the whole of it: a view keeps it all alive. What a
+    checkpoint holds as an argument instead of saving it is not seen.
+    """
+
+    def __init__(self, excluded: Iterable[torch.Tensor] = ()) -> None:
+        self._kept: dict[int, torch.UntypedStorage] = {}  # holding it, so that no id is reused
+        self._excluded = {tensor.untyped_storage()._cdata for tensor in excluded}
+        super().__init__(self._pack, lambda tensor: tensor)
+
+    def __enter__(self) -> "SavedTensors":
+        super().__enter__()
+        return self
+
+    def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._excluded:
+            self._kept[storage._cdata] = storage
+        return tensor
+
+    @property
+    def bytes(self) -> int:
+        return sum(storage.nbytes() for storage in self._kept.values())
