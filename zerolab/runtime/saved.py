@@ -5,12 +5,13 @@ size can be counted exactly in seconds.
 """
 
 from collections.abc import Iterable
+from typing import Self
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 
-class SavedTensors(saved_tensors_hooks):
+class SavedTensors:
     """Collect what is saved for backward while the context is open.
 
     excluded: tensors that are there anyway (parameters, buffers) and are not counted.
@@ -22,11 +23,14 @@ class SavedTensors(saved_tensors_hooks):
     def __init__(self, excluded: Iterable[torch.Tensor] = ()) -> None:
         self._kept: dict[int, torch.UntypedStorage] = {}  # holding it, so that no id is reused
         self._excluded = {tensor.untyped_storage()._cdata for tensor in excluded}
-        super().__init__(self._pack, lambda tensor: tensor)
+        self._hooks = saved_tensors_hooks(self._pack, lambda tensor: tensor)
 
-    def __enter__(self) -> "SavedTensors":
-        super().__enter__()
+    def __enter__(self) -> Self:
+        self._hooks.__enter__()
         return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._hooks.__exit__(*exception)
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
