@@ -37,15 +37,20 @@ _UNCOUNTED = ("qk_layernorm", "use_qk_norm", "add_cross_attention", "mlp_only_la
 
 def read_config(path: str | Path) -> Shape:
     """The shape of the model that the file describes. Raises InputError where it is not one."""
+    return shape_of(load_config(path), str(path))
+
+
+def load_config(path: str | Path) -> dict[str, Any]:
+    """The file's JSON object. Raises InputError where there is none."""
     try:
         config = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise _refused(str(path), error.strerror or "unreadable") from None
+        raise refused(str(path), error.strerror or "unreadable") from None
     except ValueError:
-        raise _refused(str(path), "this is not JSON") from None
+        raise refused(str(path), "this is not JSON") from None
     if not isinstance(config, dict):
-        raise _refused(str(path), "this is not a JSON object")
-    return shape_of(config, str(path))
+        raise refused(str(path), "this is not a JSON object")
+    return config
 
 
 def shape_of(config: Mapping[str, Any], source: str = "config") -> Shape:
@@ -56,7 +61,7 @@ def shape_of(config: Mapping[str, Any], source: str = "config") -> Shape:
     widths = {role: fields.count(*names) for role, names in _NAMES.items()}
     for role in _REQUIRED:
         if not widths[role]:
-            raise _refused(source, f"no {' or '.join(_NAMES[role])}")
+            raise refused(source, f"no {' or '.join(_NAMES[role])}")
     # GPT-2's default, and all that BLOOM and MPT know.
     widths["feed_forward"] = widths["feed_forward"] or 4 * widths["hidden"]
     family = FAMILIES.get(str(config.get("model_type")))
@@ -64,7 +69,8 @@ def shape_of(config: Mapping[str, Any], source: str = "config") -> Shape:
     return Shape(**{**widths, "exact": known, **(family or _llama)(fields)})
 
 
-def _refused(source: str, reason: str) -> InputError:
+def refused(source: str, reason: str) -> InputError:
+    """The error for a config that cannot be read, with what is wrong with it."""
     return InputError("--config", source, f"{_ACCEPTED} ({reason})")
 
 
@@ -82,7 +88,7 @@ class Fields:
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST:
-                raise _refused(self.source, f"{name} is {value!r}")
+                raise refused(self.source, f"{name} is {value!r}")
             return value
         return default
 

@@ -81,7 +81,7 @@ CONVENTIONS = {
 }
 
 
-# Megatron-LM's distributed optimizer is ZeRO-1: (bytes of parameter, of gradient) -> bytes that stay
+# Megatron-LM's distributed optimizer is ZeRO-1: (bytes of parameter, of gradient) -> bytes that are
 # whole on each rank, bytes that are sharded. With fp16 gradients the fp32 copy counts as sharded.
 MEGATRON_WHOLE_AND_SHARDED = {(2, 2): (4, 16), (2, 4): (6, 12), (4, 4): (8, 8)}
 
