@@ -5,7 +5,6 @@ import gc
 import os
 import re
 import signal
-import socket
 import sys
 import threading
 import time
@@ -498,15 +497,6 @@ def test_ranks_listen_on_the_loopback_interface_only(world_of):
     assert set.union(*world_of(3).run(listening)) <= {"127.0.0.1", "::1"}
 
 
-def test_no_name_of_this_machine_needs_to_resolve(world_of, monkeypatch):
-    def fail(*_):
-        raise OSError("no such host")
-
-    monkeypatch.setattr(socket, "gethostname", fail)
-    with World(2, device="cpu") as world:
-        assert world.run(lambda rank: rank) == [0, 1]
-
-
 def test_a_world_made_in_a_thread_outlives_it():
     made = []
     thread = threading.Thread(target=lambda: made.append(World(2, device="cpu")))
@@ -596,3 +586,11 @@ def test_too_few_gpus_are_noticed_or_refused(monkeypatch, capsys):
     assert "NCCL needs a GPU for each of 2 ranks, and there are 1" in capsys.readouterr().err
     with pytest.raises(InputError, match="NCCL needs a GPU for each of 2 ranks, not 1"):
         World(2, device="cuda")
+
+
+def test_a_link_is_emulated_on_every_rank():
+    from zerolab.accounting.links import LINKS
+    from zerolab.runtime import link
+
+    with World(2, device="cpu", link="1gbe") as world:
+        assert world.run(lambda rank: link._link) == [LINKS["1gbe"]] * 2

@@ -17,6 +17,8 @@ from types import ModuleType
 
 START_METHOD = "forkserver" if sys.platform == "linux" else "spawn"
 
+CALLER = "ZEROLAB_CALLER"  # environment variable: the process that starts the server
+
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -35,6 +37,7 @@ def environment() -> Iterator[None]:
     - One OpenMP thread: the library reads the variable as it is loaded, and torch changes the
       number later, on each rank.
     - The same import path, in the same order, so that it finds this package where we found it.
+    - Our process number: whoever has another parent came too late, and its caller has gone.
     - No `__main__`: multiprocessing would run the caller's script again on every rank.
     """
     main = sys.modules["__main__"]
@@ -44,6 +47,7 @@ def environment() -> Iterator[None]:
         "MKL_NUM_THREADS": "1",
         "PYTHONPATH": path,
         "PYTHONSAFEPATH": "1",
+        CALLER: str(os.getpid()),
     }
     before = {name: os.environ.get(name) for name in seen}
     os.environ.update(seen)

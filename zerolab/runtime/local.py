@@ -17,6 +17,7 @@ from typing import Any
 
 import torch.multiprocessing
 
+from zerolab.accounting.links import Link
 from zerolab.runtime import launch, shipping
 from zerolab.runtime.failure import death
 from zerolab.runtime.gather import Gathering, Member, OnReport
@@ -30,7 +31,7 @@ class LocalRanks:
     """N warm processes. A failed run ends them all; the next run starts new ones."""
 
     def __init__(
-        self, ranks: int, device: str, link: str | None, timeout: float, threads: int, live: bool
+        self, ranks: int, device: str, link: Link | None, timeout: float, threads: int, live: bool
     ) -> None:
         self._ranks = ranks
         self._folder = Path(tempfile.mkdtemp(prefix="zerolab-"))

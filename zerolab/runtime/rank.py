@@ -8,6 +8,7 @@ it ends the process when the caller has gone.
 import faulthandler
 import linecache
 import os
+import pickle
 import shutil
 import signal
 import sys
@@ -23,6 +24,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from zerolab.accounting.links import Link
 from zerolab.runtime.launch import die_with_parent
 from zerolab.runtime.ledger import ledger
 from zerolab.runtime.output import redirect
@@ -60,7 +62,7 @@ class Assignment:
     rank: int
     ranks: int
     device: str  # "cpu" or "cuda"
-    link: str | None
+    link: Link | None  # to emulate
     timeout: float  # seconds that a collective may take
     threads: int  # that torch may use on this rank
     folder: Path  # for output and rendezvous
@@ -125,7 +127,8 @@ class _Rank:
         sys.path[:] = path
         os.chdir(directory)
         shipping.know_sources(sources)
-        function, arguments, named = shipping.unpack(body)
+        # Not `unpack`: a class that has been here before is brought up to date.
+        function, arguments, named = pickle.loads(body)
         ledger.position = None
         return function(self.assignment.rank, *arguments, **named)
 
@@ -157,6 +160,8 @@ def join(assignment: Assignment) -> None:
     import torch
     import torch.distributed as dist
 
+    from zerolab.runtime.link import use_link
+
     torch.set_num_threads(assignment.threads)
     loopback = "lo0" if sys.platform == "darwin" else "lo"
     os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = loopback
@@ -169,10 +174,7 @@ def join(assignment: Assignment) -> None:
         world_size=assignment.ranks,
         timeout=timedelta(seconds=assignment.timeout),
     )
-    if assignment.link is not None:
-        from zerolab.runtime.collectives import use_link
-
-        use_link(assignment.link)
+    use_link(assignment.link)
 
 
 def describe(error: BaseException) -> dict[str, Any]:

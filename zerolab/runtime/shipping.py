@@ -64,7 +64,7 @@ def pack(value: object) -> Parcel:
 
 
 def unpack(body: bytes) -> Any:
-    """The value again. A class that this process has already stays the same, unchanged."""
+    """At the caller: the value again. A class that the caller has already stays as it is."""
     return _Unpickler(io.BytesIO(body)).load()
 
 

@@ -9,15 +9,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from zerolab.accounting.links import Link
 from zerolab.runtime import shipping
 from zerolab.runtime.gather import OnReport
+from zerolab.runtime.link import use_link
 from zerolab.runtime.rank import set_reporter
 
 
 class TorchrunRanks:
     """The process group of the environment, entered unless the script has done so."""
 
-    def __init__(self, device: str, link: str | None, timeout: float, threads: int | None) -> None:
+    def __init__(self, device: str, link: Link | None, timeout: float, threads: int | None) -> None:
         if threads is not None:
             torch.set_num_threads(threads)
         if device == "cuda":
@@ -26,10 +28,7 @@ class TorchrunRanks:
         if self._entered:
             backend = "nccl" if device == "cuda" else "gloo"
             dist.init_process_group(backend, timeout=timedelta(seconds=timeout))
-        if link is not None:
-            from zerolab.runtime.collectives import use_link
-
-            use_link(link)
+        use_link(link)
 
     def run(
         self,

@@ -20,6 +20,7 @@ from typing import Any, Self
 
 from zerolab.accounting.errors import InputError, unknown_name
 from zerolab.accounting.links import link as find_link
+from zerolab.runtime.failure import RankError
 from zerolab.runtime.launch import start_server
 from zerolab.runtime.rank import is_rank
 
@@ -61,8 +62,7 @@ class World:
         self.ranks = _whole_number("ranks", ranks, MOST_RANKS)
         if device not in _DEVICES:
             raise unknown_name("device", device, _DEVICES)
-        if link is not None:
-            find_link(link)
+        emulated = None if link is None else find_link(link)
         _seconds("timeout", timeout)
         if threads is not None:
             _whole_number("threads", threads, MOST_THREADS)
@@ -74,7 +74,7 @@ class World:
             from zerolab.runtime.torchrun import TorchrunRanks
 
             self.device = _device(device, int(os.environ.get("LOCAL_WORLD_SIZE", given)))
-            self._crew: Any = TorchrunRanks(self.device, link, timeout, threads)
+            self._crew: Any = TorchrunRanks(self.device, emulated, timeout, threads)
         else:
             start_server()
             # Not before: the server now imports torch on one core while this does on another.
@@ -82,7 +82,7 @@ class World:
 
             self.device = _device(device, self.ranks)
             threads = threads or max(1, _cores() // self.ranks)
-            self._crew = LocalRanks(self.ranks, self.device, link, timeout, threads, live)
+            self._crew = LocalRanks(self.ranks, self.device, emulated, timeout, threads, live)
         # Also called when the last reference goes, and when the interpreter ends.
         self._close = weakref.finalize(self, self._crew.close)
 
@@ -109,6 +109,9 @@ class World:
             raise RuntimeError("this World is in a run already: one at a time")
         try:
             return self._crew.run(function, arguments, named, timeout, on_report)
+        except RankError as error:
+            # How the caller listened is not the reader's concern: the message says what happened.
+            raise error.with_traceback(None) from None
         finally:
             self._running.release()
 
