@@ -32,8 +32,9 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 from zerolab.accounting.strategies import SHARDING, Sharding
 from zerolab.parallel.clip import clip_by_global_norm
 from zerolab.parallel.flat import FlatUnit, State
+from zerolab.parallel.layout import Stage, lay_out
 from zerolab.parallel.precision import dtypes
-from zerolab.parallel.units import find_units, parameter_owner
+from zerolab.parallel.schedule import Schedule
 from zerolab.runtime.collectives import Work, broadcast
 
 
@@ -43,6 +44,8 @@ class Strategy(nn.Module):
     module: any nn.Module; its parameters become views of flat tensors, in place.
     precision: "fp32", "mixed", "mixed_fp32_grads" or "no_master" (`accounting.precision`).
     units: patterns that name the units, as ["blocks.*"]; found by themselves where None.
+    overlap: communicate while computing: gather the next stage's units ahead (two stages are whole
+        at a time instead of one), reduce gradients while backward goes on.
     group: the process group; the default one where None.
     """
 
@@ -53,6 +56,7 @@ class Strategy(nn.Module):
         module: nn.Module,
         precision: str = "fp32",
         units: list[str] | None = None,
+        overlap: bool = True,
         group: dist.ProcessGroup | None = None,
     ) -> None:
         super().__init__()
@@ -65,13 +69,16 @@ class Strategy(nn.Module):
         self.ranks = dist.get_world_size(group)
         self.module = module.to(_device(group))
         self.precision = precision
+        self.overlap = overlap
         self._synchronize = True  # False within no_sync
         self._in_backward = False
         self._uses: dict[FlatUnit, int] = {}  # forwards whose backward is still to come
         self._reductions: list[tuple[FlatUnit, Work]] = []  # under way
-        self.units: list[FlatUnit] = []
+        self._schedule = Schedule()
         self._buffers_seen: dict[str, tuple[int, int]] = {}
-        self._lay_out(units)
+        self.units, stages = lay_out(self.module, units, self._make_unit)
+        for stage in stages:
+            self._hook(stage)
         self._broadcast_buffers()
 
     # -- what a strategy defines ----------------------------------------------------------------
@@ -94,14 +101,18 @@ class Strategy(nn.Module):
     # -- what a training loop calls -------------------------------------------------------------
 
     def forward(self, *args, **kwargs):
-        if torch._C._current_graph_task_id() == -1:  # not recomputing inside a backward
+        recomputing = torch._C._current_graph_task_id() != -1  # inside a backward
+        if not recomputing:
             self._in_backward = False
             self._broadcast_buffers()
         try:
-            return self.module(*args, **kwargs)
+            output = self.module(*args, **kwargs)
         except BaseException:
             self._abandon()
             raise
+        if not recomputing:
+            self._reshard_all(self.units)  # what was gathered ahead in vain
+        return output
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -158,36 +169,37 @@ class Strategy(nn.Module):
         if unit.state is State.SHARDED:
             unit.begin_unshard(self.gather(unit))
 
-    def pre_forward(self, units: list[FlatUnit], args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        self._unshard_all(units)
+    def pre_forward(self, stage: Stage, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         if not torch.is_grad_enabled() or self._in_backward:
+            self._unshard_all(stage.units)
             return args, kwargs
-        for unit in units:
+        self._unshard_all(stage.units, ahead=self._schedule.forward(stage))
+        for unit in stage.units:
             self._uses[unit] = self._uses.get(unit, 0) + 1
         # The module's backward has ended when the gradients of its inputs are there. A view of each
         # input, which nothing else uses, tells this module's part from everybody else's.
         leaves, structure = tree_flatten((args, kwargs))
         leaves = [leaf.view_as(leaf) if _differentiable(leaf) else leaf for leaf in leaves]
         inputs = [leaf for leaf in leaves if _differentiable(leaf)]
-        _when_all_arrived(inputs, lambda: self.post_backward(units))
+        _when_all_arrived(inputs, lambda: self.post_backward(stage))
         return tree_unflatten(leaves, structure)
 
-    def post_forward(self, units: list[FlatUnit], output) -> None:
+    def post_forward(self, stage: Stage, output) -> None:
         if not self._in_backward:
-            self._reshard_all(units)
+            self._reshard_all(stage.units)
         if torch.is_grad_enabled():
             for leaf in tree_leaves(output):
                 if _differentiable(leaf):
-                    leaf.register_hook(lambda _: self.pre_backward(units))
+                    leaf.register_hook(lambda _: self.pre_backward(stage))
 
-    def pre_backward(self, units: list[FlatUnit]) -> None:
+    def pre_backward(self, stage: Stage) -> None:
         self._begin_backward()
-        self._unshard_all(units)
+        self._unshard_all(stage.units, ahead=self._schedule.backward(stage))
 
-    def post_backward(self, units: list[FlatUnit]) -> None:
+    def post_backward(self, stage: Stage) -> None:
         self._begin_backward()
-        self._reshard_all(units)
-        for unit in units:
+        self._reshard_all(stage.units)
+        for unit in stage.units:
             self._uses[unit] = self._uses.get(unit, 0) - 1
             if self._uses[unit] <= 0:  # else an earlier use of the same unit is still to come
                 self._start_reduction(unit)
@@ -200,41 +212,24 @@ class Strategy(nn.Module):
                 self._start_reduction(unit)
         self._finish_reductions()
         self._uses.clear()
+        self._schedule.step_ended()
         self._in_backward = False
 
     # -- how they are wired ---------------------------------------------------------------------
 
-    def _lay_out(self, names: list[str] | None) -> None:
-        """Cut the module into flat units and hook the modules that need them."""
-        modules = find_units(self.module, names)
-        members: dict[tuple, dict[str, nn.Parameter]] = {}
-        for name, parameter in self.module.named_parameters():  # a tied one once, by its first name
-            owner = parameter_owner(name, modules)
-            key = (owner, parameter.dtype, parameter.requires_grad)
-            members.setdefault(key, {})[name] = parameter
+    def _make_unit(self, name: str, parameters: dict[str, nn.Parameter]) -> FlatUnit:
         policy = dtypes(self.precision, _device(self.group))
-        unit_of: dict[nn.Parameter, FlatUnit] = {}
-        for (owner, *_), parameters in members.items():
-            sharded = self.sharding.parameters == "shard"
-            unit = FlatUnit(owner or "root", parameters, policy, sharded, self.group)
-            self.units.append(unit)
-            unit_of |= dict.fromkeys(unit.parameters, unit)
-            if unit.trainable:
-                self._hook_gradients(unit)
-        for owner, module in modules.items():
-            needed = [
-                unit_of[parameter]
-                for name, parameter in module.named_parameters(remove_duplicate=False)
-                if parameter_owner(f"{owner}.{name}" if owner else name, modules) == owner
-            ]
-            if needed:
-                self._hook(module, list(dict.fromkeys(needed)))
+        sharded = self.sharding.parameters == "shard"
+        unit = FlatUnit(name, parameters, policy, sharded, self.group)
+        if unit.trainable:
+            self._hook_gradients(unit)
+        return unit
 
-    def _hook(self, module: nn.Module, units: list[FlatUnit]) -> None:
-        module.register_forward_pre_hook(
-            lambda _, args, kwargs: self.pre_forward(units, args, kwargs), with_kwargs=True
+    def _hook(self, stage: Stage) -> None:
+        stage.module.register_forward_pre_hook(
+            lambda _, args, kwargs: self.pre_forward(stage, args, kwargs), with_kwargs=True
         )
-        module.register_forward_hook(lambda _, args, output: self.post_forward(units, output))
+        stage.module.register_forward_hook(lambda _, args, out: self.post_forward(stage, out))
 
     def _hook_gradients(self, unit: FlatUnit) -> None:
         # Autograd holds these hooks where the garbage collector does not look: a strong reference
@@ -247,11 +242,14 @@ class Strategy(nn.Module):
         for index, parameter in enumerate(unit.parameters):
             parameter.register_post_accumulate_grad_hook(hook(index))
 
-    def _unshard_all(self, units: list[FlatUnit]) -> None:
+    def _unshard_all(self, units: list[FlatUnit], ahead: Stage | None = None) -> None:
         for unit in units:
             self.unshard(unit)
         for unit in units:
             unit.wait_for_unshard()
+        if self.overlap and ahead is not None:
+            for unit in ahead.units:
+                self.unshard(unit)
 
     def _reshard_all(self, units: list[FlatUnit]) -> None:
         for unit in units:
@@ -273,11 +271,13 @@ class Strategy(nn.Module):
         unit.accumulate(index)
 
     def _start_reduction(self, unit: FlatUnit) -> None:
-        """Reduce in the background while backward goes on; one reduction under way at a time."""
+        """Reduce while backward goes on; one reduction is under way at a time."""
         if not unit.trainable or not self._synchronize:
             return
         self._finish_reductions()
         self._reductions.append((unit, self.reduce(unit)))
+        if not self.overlap:
+            self._finish_reductions()
 
     def _finish_reductions(self) -> None:
         for unit, work in self._reductions:
@@ -290,6 +290,7 @@ class Strategy(nn.Module):
         self._finish_reductions()
         self._reshard_all(self.units)
         self._uses.clear()
+        self._schedule.forget()
 
     def _broadcast_buffers(self) -> None:
         """Give every rank rank 0's buffers, where they have changed (batch norm's statistics)."""

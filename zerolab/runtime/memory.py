@@ -57,8 +57,8 @@ class MemoryMeter(TorchDispatchMode):
     Claimed storages that were alive before are counted from the start; others only once an
     operation returns them.
 
-    Attributes: `live` (bytes now, by category), `peak` (most bytes at once since `reset_peak`) and
-    `peak_parts` (by category, at that moment).
+    Attributes: `live` (bytes now, by category), and since `reset_peak`: `peak` (most bytes at
+    once), `peak_parts` (its categories, at that moment), `peaks` (each category's own most).
     """
 
     def __init__(self) -> None:
@@ -72,6 +72,7 @@ class MemoryMeter(TorchDispatchMode):
         """Forget earlier peaks: the peak is what is alive now."""
         self.peak = self._total
         self.peak_parts: dict[str, int] = dict(self.live)
+        self.peaks: Counter[str] = self.live.copy()
 
     @property
     def total(self) -> int:
@@ -120,5 +121,6 @@ class MemoryMeter(TorchDispatchMode):
     def _count(self, category: str, size: int) -> None:
         self.live[category] += size
         self._total += size
+        self.peaks[category] = max(self.peaks[category], self.live[category])
         if self._total > self.peak:
             self.peak, self.peak_parts = self._total, dict(self.live)
