@@ -22,6 +22,8 @@ from zerolab.runtime import launch
 from zerolab.runtime.failure import RankError, RankTimeout
 from zerolab.runtime.ledger import ledger
 
+pytestmark = pytest.mark.quick
+
 LONG = 100  # seconds that a rank is busy, were it not ended
 
 

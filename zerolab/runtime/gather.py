@@ -44,7 +44,7 @@ class Gathering:
         self._silent: set[int] = set()  # still pending, but their pipe has ended
         self._results: dict[int, bytes] = {}
         self._failures: list[Failure] = []  # in order of arrival
-        self._doings: dict[int, str] = {}  # what pending ranks were asked for
+        self._doings: dict[int, str] = {}  # where pending ranks say they are
 
     def wait(self, timeout: float | None, show: Callable[[], None] | None) -> list[bytes]:
         """The pickled results, by rank. Meanwhile calls `show`, if any, every now and then.
@@ -121,8 +121,7 @@ class Gathering:
 
     def _others(self) -> dict[int, str]:
         """What each rank was doing that did not fail."""
-        unknown = "no answer"
-        doings = {rank: self._doings.get(rank, unknown) for rank in self._pending}
+        doings = {rank: self._doings.get(rank, "no answer") for rank in self._pending}
         return {**dict.fromkeys(self._results, "finished"), **doings}
 
 

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import forkserver
+from threading import Lock
 from types import ModuleType
 
 START_METHOD = "forkserver" if sys.platform == "linux" else "spawn"
@@ -40,27 +41,30 @@ def environment() -> Iterator[None]:
     - Our process number: whoever has another parent came too late, and its caller has gone.
     - No `__main__`: multiprocessing would run the caller's script again on every rank.
     """
-    main = sys.modules["__main__"]
-    path = os.pathsep.join(str(entry) or os.getcwd() for entry in sys.path)
     seen = {
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
-        "PYTHONPATH": path,
+        "PYTHONPATH": os.pathsep.join(str(entry) or os.getcwd() for entry in sys.path),
         "PYTHONSAFEPATH": "1",
         CALLER: str(os.getpid()),
     }
-    before = {name: os.environ.get(name) for name in seen}
-    os.environ.update(seen)
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+    with _one_at_a_time:
+        main = sys.modules["__main__"]
+        before = {name: os.environ.get(name) for name in seen}
+        try:
+            os.environ.update(seen)
+            sys.modules["__main__"] = ModuleType("__main__")
+            yield
+        finally:
+            sys.modules["__main__"] = main
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+
+
+_one_at_a_time = Lock()  # the environment and `__main__` are the whole process's
 
 
 def die_with_parent(wanted: bool) -> None:

@@ -71,7 +71,7 @@ class Assignment:
 
 
 def main(pipe: Connection, assignment: Assignment) -> None:
-    """Live as one rank until the caller says "close", or has gone."""
+    """Live as one rank until the caller has no more orders, or has gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.clear()
     os.environ.update(assignment.environment)

@@ -32,8 +32,8 @@ _TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR")
 class World:
     """N ranks, started once and kept warm, all in one process group.
 
-    ranks    how many, 1 to 256: each is a process of its own, connected to every other, and a
-             machine that has room for more is a cluster's node, which is torchrun's job
+    ranks    how many, 1 to 256: the caller holds three open files a rank, and a rank one for every
+             other, so that 256 are the most that stay well below the usual limit of 1,024
     device   "cuda": one GPU a rank, over NCCL. "cpu": gloo. "auto": the first if there are enough
              GPUs, else the second
     link     emulate this interconnect (a name in `zerolab.accounting.links`), None for none
@@ -59,7 +59,11 @@ class World:
     ) -> None:
         if is_rank():
             raise RuntimeError("this is a rank of a World already, and Worlds do not nest")
-        self.ranks = _whole_number("ranks", ranks, MOST_RANKS)
+        under_torchrun = all(name in os.environ for name in _TORCHRUN)
+        if under_torchrun and ranks != int(os.environ["WORLD_SIZE"]):
+            accepted = f"{os.environ['WORLD_SIZE']}, the WORLD_SIZE that torchrun has set"
+            raise InputError("ranks", ranks, accepted)
+        self.ranks = ranks if under_torchrun else _whole_number("ranks", ranks, MOST_RANKS)
         if device not in _DEVICES:
             raise unknown_name("device", device, _DEVICES)
         emulated = None if link is None else find_link(link)
@@ -67,13 +71,10 @@ class World:
         if threads is not None:
             _whole_number("threads", threads, MOST_THREADS)
         self._running = Lock()
-        if all(name in os.environ for name in _TORCHRUN):
-            given = int(os.environ["WORLD_SIZE"])
-            if self.ranks != given:
-                raise InputError("ranks", ranks, f"{given}, the WORLD_SIZE that torchrun has set")
+        if under_torchrun:
             from zerolab.runtime.torchrun import TorchrunRanks
 
-            self.device = _device(device, int(os.environ.get("LOCAL_WORLD_SIZE", given)))
+            self.device = _device(device, int(os.environ.get("LOCAL_WORLD_SIZE", ranks)))
             self._crew: Any = TorchrunRanks(self.device, emulated, timeout, threads)
         else:
             start_server()
