@@ -143,3 +143,60 @@ def no_sync_under(rank: int, strategy: str) -> None:
 def test_no_sync_is_refused_with_the_reason(world_of, strategy):
     with pytest.raises(Exception, match="nowhere to accumulate whole ones"):
         world_of(2).run(no_sync_under, strategy)
+
+
+def train_by_owner(rank: int, ranks: int, precision: str) -> tuple:
+    """Ten steps under the owner layout; parameters, persistent bytes and bytes sent in a step."""
+    import gc
+
+    from zerolab import MemoryMeter, ShardedAdam, Zero3
+    from zerolab.runtime.ledger import ledger
+
+    gc.collect()
+    torch.manual_seed(0)
+    with MemoryMeter() as meter:
+        model = Zero3(reference.GPT(reference.SHAPE), layout="owner", precision=precision)
+        optimizer = ShardedAdam(model, lr=reference.LEARNING_RATE)
+        for step in range(reference.STEPS):
+            ledger.clear()
+            model(*reference.batch(step, rank, ranks)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            persistent, sent = meter.live["parameters"], ledger.bytes()
+    return model.full_state_dict(), persistent, sent, model.unit_sizes
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_the_owner_layout_computes_the_same_and_shares_unevenly(world_of, ranks):
+    expected, _ = alone()
+    results = world_of(ranks).run(train_by_owner, ranks, "fp32")
+    total = 4 * sum(results[0][3])
+    for parameters, *_ in results:
+        assert difference(parameters, expected) <= 1e-5
+    assert sum(persistent for _, persistent, _, _ in results) == total  # no padding at all
+    assert sum(sent for _, _, sent, _ in results) == 3 * total * (ranks - 1)  # as flat, in all
+    shares = [persistent for _, persistent, _, _ in results]
+    assert ranks == 1 or max(shares) > min(shares)
+
+
+def gathered_at_most(rank: int, overlap: bool) -> tuple[int, list[int]]:
+    """The most bytes of gathered parameters in a step, and each stage's bytes in order."""
+    from zerolab import MemoryMeter, ShardedAdam, Zero3
+
+    torch.manual_seed(0)
+    with MemoryMeter() as meter:
+        model = Zero3(reference.GPT(reference.SHAPE), overlap=overlap)
+        optimizer = ShardedAdam(model)
+        for step in range(3):
+            meter.reset_peak()
+            model(*reference.batch(step, rank, 2)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return meter.peaks["gathered"], [4 * unit.size for unit in model.units]
+
+
+def test_one_stage_is_whole_at_a_time_and_two_with_overlap(world_of):
+    for peak, sizes in world_of(2).run(gathered_at_most, overlap=False):
+        assert peak == max(sizes)
+    for peak, sizes in world_of(2).run(gathered_at_most, overlap=True):
+        assert peak == max(map(sum, zip(sizes, sizes[1:], strict=False)))

@@ -41,6 +41,7 @@ class FlatUnit:
 
     named_parameters: original name -> parameter; all of one dtype, all trainable or all frozen.
     sharded: whether the persistent parameters are this rank's chunk only.
+    owner: the rank whose chunk is the whole unit, the others' being empty; None cuts it evenly.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class FlatUnit:
         named_parameters: dict[str, nn.Parameter],
         dtypes: Dtypes,
         sharded: bool,
+        owner: int | None = None,
         group: dist.ProcessGroup | None = None,
     ) -> None:
         self.name = name
@@ -59,9 +61,14 @@ class FlatUnit:
         self.trainable = first.requires_grad
         self.original_dtype, self.shapes = first.dtype, [p.shape for p in self.parameters]
         self.numel = sum(p.numel() for p in self.parameters)
-        self.size = -(-self.numel // self.ranks) * self.ranks
-        chunk = self.size // self.ranks
-        self.shard = slice(rank * chunk, (rank + 1) * chunk)
+        self.owner = owner
+        if owner is None:
+            self.size = -(-self.numel // self.ranks) * self.ranks
+            chunk = self.size // self.ranks
+            self.shard = slice(rank * chunk, (rank + 1) * chunk)
+        else:
+            self.size = self.numel
+            self.shard = slice(0, self.size if rank == owner else 0)
         self.sharded = sharded
         self.gradient_dtype, self.master_dtype = dtypes.gradient, dtypes.master
 

@@ -83,6 +83,10 @@ class Strategy(nn.Module):
 
     # -- what a strategy defines ----------------------------------------------------------------
 
+    def owner_of(self, elements: int) -> int | None:
+        """The rank that a new unit of so many elements belongs to; None cuts it into chunks."""
+        return None
+
     def gather(self, unit: FlatUnit) -> Work:
         """Bring the unit's whole parameters into `unit.gathered`. Whole ones are there already."""
         return Work()
@@ -220,7 +224,8 @@ class Strategy(nn.Module):
     def _make_unit(self, name: str, parameters: dict[str, nn.Parameter]) -> FlatUnit:
         policy = dtypes(self.precision, _device(self.group))
         sharded = self.sharding.parameters == "shard"
-        unit = FlatUnit(name, parameters, policy, sharded, self.group)
+        owner = self.owner_of(sum(parameter.numel() for parameter in parameters.values()))
+        unit = FlatUnit(name, parameters, policy, sharded, owner, self.group)
         if unit.trainable:
             self._hook_gradients(unit)
         return unit

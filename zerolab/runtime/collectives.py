@@ -6,6 +6,8 @@ sends, in elements:
     all_gather       (N-1)/N x S    chunk r arrives from rank r
     reduce_scatter   (N-1)/N x S    chunk r becomes the sum of all ranks' chunk r, on rank r
     all_reduce     2 (N-1)/N x S    the one after the other
+    broadcast        (N-1)   x S    the source only; the others send nothing
+    reduce                     S    every rank but the destination
 
 On NCCL these are its own. On gloo they are rings over point-to-point messages: gloo's
 reduce-scatter moves as many bytes as its all-reduce, which would make ZeRO cost more than it does.
@@ -16,7 +18,7 @@ order in which they were called, as a GPU's communication stream would.
 """
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
@@ -59,20 +61,47 @@ def all_reduce(full: Tensor, label: str = "", group: dist.ProcessGroup | None = 
 def broadcast(
     tensor: Tensor, source: int = 0, label: str = "", group: dist.ProcessGroup | None = None
 ) -> Work:
-    """Copy `tensor` from the group's rank `source` to all its ranks."""
+    """Copy `tensor` [S] from the group's rank `source` to all its ranks."""
     _check(tensor, 1, label)
-    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
-    messages = ranks - 1 if rank == source else 0
+    peers = _Peers(f"broadcast {label} {tensor.numel()} {tensor.dtype}", group)
+    messages = peers.ranks - 1 if peers.rank == source else 0
 
     def transfer() -> None:
-        dist.broadcast(tensor, group=group, group_src=source)
+        if dist.get_backend(group) == "nccl":
+            dist.broadcast(tensor, group=group, group_src=source)
+        elif peers.rank == source:
+            _wait(peers.send(tensor, to) for to in peers.others())
+        else:
+            _wait([peers.receive(tensor, source)])
 
     return _start("broadcast", transfer, messages, messages * _bytes(tensor), label, group)
 
 
+def reduce(
+    tensor: Tensor, destination: int, label: str = "", group: dist.ProcessGroup | None = None
+) -> Work:
+    """Sum `tensor` [S] over the ranks, on the group's rank `destination`."""
+    _check(tensor, 1, label)
+    peers = _Peers(f"reduce {label} {tensor.numel()} {tensor.dtype}", group)
+    messages = 0 if peers.rank == destination else 1
+    incoming = torch.empty_like(tensor) if peers.rank == destination else tensor
+
+    def transfer() -> None:
+        if dist.get_backend(group) == "nccl":
+            dist.reduce(tensor, group=group, group_dst=destination)
+        elif peers.rank == destination:
+            for other in peers.others():
+                _wait([peers.receive(incoming, other)])
+                tensor.add_(incoming)
+        else:
+            _wait([peers.send(tensor, destination)])
+
+    return _start("reduce", transfer, messages, messages * _bytes(tensor), label, group)
+
+
 def _submit(
     operation: str,
-    ring: Callable[[list[Tensor], Tensor, "_Neighbours"], None],
+    ring: Callable[[list[Tensor], Tensor, "_Peers"], None],
     rounds: int,
     full: Tensor,
     label: str,
@@ -89,10 +118,10 @@ def _submit(
     else:
         # Allocated here, on the thread whose memory is measured.
         incoming = torch.empty_like(chunks[0]) if operation != "all-gather" else full
-        neighbours = _Neighbours(f"{operation} {label} {full.numel()} {full.dtype}", group)
+        peers = _Peers(f"{operation} {label} {full.numel()} {full.dtype}", group)
 
         def transfer() -> None:
-            ring(chunks, incoming, neighbours)
+            ring(chunks, incoming, peers)
 
     return _start(operation, transfer, messages, messages * _bytes(chunks[0]), label, group)
 
@@ -117,8 +146,8 @@ def _start(
     return Work(_communication.submit(carry_out))
 
 
-class _Neighbours:
-    """The next and the previous rank of a ring."""
+class _Peers:
+    """The ranks of a group, as this one sends to them and receives from them."""
 
     def __init__(self, name: str, group: dist.ProcessGroup | None) -> None:
         self.group = group
@@ -128,35 +157,45 @@ class _Neighbours:
         # that do not belong together.
         self.tag = zlib.crc32(name.encode()) & 0x7FFFFFFF
 
-    def exchange(self, outgoing: Tensor, incoming: Tensor) -> None:
-        """Send to the next rank while receiving from the previous one."""
-        following = (self.rank + 1) % self.ranks
-        previous = (self.rank - 1) % self.ranks
-        receive = dist.irecv(incoming, group=self.group, group_src=previous, tag=self.tag)
-        send = dist.isend(outgoing, group=self.group, group_dst=following, tag=self.tag)
-        for transfer in (receive, send):
-            assert transfer is not None  # None is for ranks outside of the group
-            transfer.wait()
+    def others(self) -> list[int]:
+        return [rank for rank in range(self.ranks) if rank != self.rank]
+
+    def send(self, tensor: Tensor, to: int) -> dist.Work | None:
+        return dist.isend(tensor, group=self.group, group_dst=to, tag=self.tag)
+
+    def receive(self, tensor: Tensor, source: int) -> dist.Work | None:
+        return dist.irecv(tensor, group=self.group, group_src=source, tag=self.tag)
+
+    def pass_on(self, outgoing: Tensor, incoming: Tensor) -> None:
+        """One step of a ring: send to the next rank while receiving from the previous one."""
+        received = self.receive(incoming, (self.rank - 1) % self.ranks)
+        _wait([received, self.send(outgoing, (self.rank + 1) % self.ranks)])
 
 
-def _ring_reduce_scatter(chunks: list[Tensor], incoming: Tensor, ring: _Neighbours) -> None:
+def _wait(transfers: Iterable[dist.Work | None]) -> None:
+    for transfer in list(transfers):  # all of them begin before the first is waited for
+        assert transfer is not None  # None is for ranks outside of the group
+        transfer.wait()
+
+
+def _ring_reduce_scatter(chunks: list[Tensor], incoming: Tensor, peers: _Peers) -> None:
     # Chunk c starts at rank c+1 and collects each rank's part on its way to rank c.
-    for step in range(1, ring.ranks):
-        outgoing = chunks[(ring.rank - step) % ring.ranks]
-        ring.exchange(outgoing, incoming)
-        chunks[(ring.rank - step - 1) % ring.ranks].add_(incoming)
+    for step in range(1, peers.ranks):
+        outgoing = chunks[(peers.rank - step) % peers.ranks]
+        peers.pass_on(outgoing, incoming)
+        chunks[(peers.rank - step - 1) % peers.ranks].add_(incoming)
 
 
-def _ring_all_gather(chunks: list[Tensor], _: Tensor, ring: _Neighbours) -> None:
+def _ring_all_gather(chunks: list[Tensor], _: Tensor, peers: _Peers) -> None:
     # Each rank passes on what it received last, starting with its own chunk.
-    for step in range(ring.ranks - 1):
-        outgoing = chunks[(ring.rank - step) % ring.ranks]
-        ring.exchange(outgoing, chunks[(ring.rank - step - 1) % ring.ranks])
+    for step in range(peers.ranks - 1):
+        outgoing = chunks[(peers.rank - step) % peers.ranks]
+        peers.pass_on(outgoing, chunks[(peers.rank - step - 1) % peers.ranks])
 
 
-def _ring_all_reduce(chunks: list[Tensor], incoming: Tensor, ring: _Neighbours) -> None:
-    _ring_reduce_scatter(chunks, incoming, ring)
-    _ring_all_gather(chunks, incoming, ring)
+def _ring_all_reduce(chunks: list[Tensor], incoming: Tensor, peers: _Peers) -> None:
+    _ring_reduce_scatter(chunks, incoming, peers)
+    _ring_all_gather(chunks, incoming, peers)
 
 
 def _native(
