@@ -6,9 +6,12 @@ Source: arXiv 1910.02054, section 7.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from zerolab.accounting.activations import Batch, Keeping
 from zerolab.accounting.memory import padded_sizes
+from zerolab.accounting.models import Shape
 from zerolab.accounting.precision import Precision, precision_policy
 from zerolab.accounting.quantities import MOST_PARAMETERS, check_whole
 from zerolab.accounting.strategies import sharding
@@ -46,7 +49,55 @@ def unit_wire_bytes(
 
     unit_sizes: elements of each unit, before padding.
     """
-    sharding(strategy)  # for its error
-    passes, policy = PASSES[strategy], precision_policy(precision)
+    return step_traffic(unit_sizes, strategy, ranks, precision).bytes
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What one rank sends in one optimizer step."""
+
+    bytes: int
+    messages: int
+
+    def __add__(self, other: "Traffic") -> "Traffic":
+        return Traffic(self.bytes + other.bytes, self.messages + other.messages)
+
+
+def step_traffic(
+    unit_sizes: Sequence[int],
+    strategy: str,
+    ranks: int,
+    precision: str | Precision,
+    micro_batches: int = 1,
+) -> Traffic:
+    """Bytes and messages of data parallelism, with gradients accumulated over micro-batches.
+
+    DDP and ZeRO-1 keep whole gradients, so they add up locally and are reduced once a step. ZeRO-2
+    and ZeRO-3 have nowhere to add up whole gradients: every backward reduces them, and ZeRO-3 also
+    gathers anew in every forward and backward.
+    """
+    kept, passes = sharding(strategy), PASSES[strategy]
+    check_whole("--micro-batches", micro_batches, 1, 10**6)
+    policy = precision_policy(precision)
+    gradients = passes.gradients * (micro_batches if kept.gradients == "shard" else 1)
+    parameters = passes.parameters * (micro_batches if kept.parameters == "shard" else 1)
     sent = sum(padded_sizes(unit_sizes, ranks)) // ranks * (ranks - 1)  # elements of one pass
-    return sent * (passes.gradients * policy.gradient + passes.parameters * policy.parameter)
+    return Traffic(
+        bytes=sent * (gradients * policy.gradient + parameters * policy.parameter),
+        messages=len(unit_sizes) * (ranks - 1) * (gradients + parameters),
+    )
+
+
+def tensor_parallel_traffic(shape: Shape, batch: Batch, keeping: Keeping) -> Traffic:
+    """Bytes and messages of tensor parallelism in one micro-batch: they grow with the tokens.
+
+    Each block all-reduces its residual stream four times: after attention and after the
+    feed-forward, in forward and again in backward; full recomputation adds its forward's two.
+    With sequence parallelism each becomes an all-gather and a reduce-scatter: the same bytes.
+    Source: Shoeybi et al., Megatron-LM, arXiv 1909.08053, section 3; arXiv 2205.05198, section 4.2.
+    """
+    ranks = batch.tensor_parallel
+    reductions = shape.layers * (6 if keeping.recompute == "full" else 4)
+    chunk = -(-batch.element * batch.tokens * shape.hidden // ranks)
+    messages = reductions * 2 * (ranks - 1)
+    return Traffic(bytes=messages * chunk, messages=messages)
