@@ -13,9 +13,9 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from zerolab.accounting import InputError
-from zerolab.teaching.checks import LABS, tasks_of
-from zerolab.teaching.checks.grading import grade, mark, read_cells, run_cells
-from zerolab.teaching.checks.kernel import fresh_kernel
+from zerolab.cli import main
+from zerolab.teaching.checks import LABS, grading, tasks_of
+from zerolab.teaching.checks.grading import grade, read_cells, run_cells
 
 LAB_FOLDER = Path(__file__).parents[2] / "labs"
 LAB_1 = LAB_FOLDER / "01-memory-accounting.ipynb"
@@ -71,23 +71,29 @@ def test_lab_and_solution_ask_the_same():
         assert solved.count(check[0]) == 1
 
 
-def test_the_fresh_lab_runs_without_an_error_and_nothing_is_done_yet(tmp_path):
-    verdicts = []
-    with fresh_kernel(tmp_path) as kernel:
-        assert run_cells(kernel, read_cells(LAB_1), {}, 300) == {}
-        verdicts = [mark(task, kernel, tmp_path, None) for task in tasks_of("1")]
-    for task, verdict in zip(tasks_of("1"), verdicts, strict=True):
-        assert not verdict.passed
-        assert verdict.message == f"not done yet: complete {task.function}"
+def test_the_fresh_lab_runs_without_an_error_and_nothing_is_done_yet(monkeypatch, capsys):
+    errors = []
+
+    def run_and_note_errors(*arguments):
+        errors.append(run_cells(*arguments))
+        return errors[-1]
+
+    monkeypatch.setattr(grading, "run_cells", run_and_note_errors)
+    assert main(["check", str(LAB_1)]) == 1
+    assert errors == [{}]
+    assert capsys.readouterr().out.splitlines() == [
+        f"✗ {task.name} not done yet: complete {task.function}" for task in tasks_of("1")
+    ]
 
 
-def test_the_solution_passes_and_stays_as_it_is():
+def test_the_solution_passes_and_stays_as_it_is(capsys):
     before = SOLUTION_1.read_bytes(), SOLUTION_1.stat().st_mtime_ns
     siblings = sorted(SOLUTION_1.parent.iterdir())
-    report = grade(SOLUTION_1, timeout=300)
-    assert report.passed
-    assert [task.name for task in report.tasks] == NAMES
-    assert all(task.message.startswith("passed, on ") for task in report.tasks)
+    assert main(["check", str(SOLUTION_1), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["passed"] is True
+    assert [task["name"] for task in report["tasks"]] == NAMES
+    assert all(task["message"].startswith("passed, on ") for task in report["tasks"])
     assert (SOLUTION_1.read_bytes(), SOLUTION_1.stat().st_mtime_ns) == before
     assert sorted(SOLUTION_1.parent.iterdir()) == siblings
 
