@@ -217,6 +217,13 @@ def test_a_lab_is_known_by_its_checks_whatever_the_files_name(notebook):
     assert grade(path).lab == "1"
 
 
+def test_a_kernel_that_does_not_start_is_an_error_not_a_mark(notebook, monkeypatch):
+    path = notebook(SETUP, STATE_BYTES, CHECK)
+    monkeypatch.setenv("PYTHONHOME", str(path))
+    with pytest.raises(RuntimeError, match="python3 does not start: it ended the kernel"):
+        grade(path)
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [

@@ -13,7 +13,7 @@ from time import monotonic
 from jupyter_client.blocking import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
-START_LIMIT = 60.0  # seconds for the kernel to come up
+START_LIMIT = 120.0  # seconds for the kernel to come up
 GRACE = 10.0  # seconds for interrupted code to come to rest
 
 
@@ -66,7 +66,12 @@ def fresh_kernel(folder: Path) -> Iterator[Kernel]:
     kernel = Kernel(manager, client)
     try:
         # Else exit() in a cell would end the kernel after it, for all the cells to come.
-        kernel.run("get_ipython().ask_exit = lambda: None", START_LIMIT)
+        trouble = kernel.run("get_ipython().ask_exit = lambda: None", START_LIMIT)
+        if trouble:
+            raise RuntimeError(
+                f"the Jupyter kernel python3 does not start: it {trouble}. "
+                "Is ipykernel installed beside zerolab?"
+            )
         yield kernel
     finally:
         client.stop_channels()
