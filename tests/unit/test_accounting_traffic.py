@@ -16,6 +16,9 @@ from zerolab.accounting import (
     unit_wire_bytes,
     wire_bytes,
 )
+from zerolab.accounting.activations import Batch, Keeping
+from zerolab.accounting.catalogue import model
+from zerolab.accounting.traffic import Traffic, step_traffic, tensor_parallel_traffic
 
 DATA = Path(__file__).parent.parent / "data"
 VOLUMES = json.loads((DATA / "communication.json").read_text())["data_parallel"]
@@ -91,3 +94,53 @@ def test_seconds_is_alpha_beta():
 def test_unknown_link_names_the_nearest():
     with pytest.raises(InputError, match=r"^--link: got 'nvlink9'; accepted is one of nvlink\d, "):
         link("nvlink9")
+
+
+FACTS = json.loads((DATA / "communication.json").read_text())
+
+
+def test_gradients_accumulate_where_they_are_whole():
+    one, four = (
+        {s: step_traffic([8000] * 4, s, 8, "mixed", micro_batches=n).bytes for s in STRATEGIES}
+        for n in (1, 4)
+    )
+    each_pass = 2 * 32_000 * 7 // 8
+    assert one == {
+        "ddp": 2 * each_pass,
+        "zero1": 2 * each_pass,
+        "zero2": 2 * each_pass,
+        "zero3": 3 * each_pass,
+    }
+    # Reduced once a step; reduced each time; and gathered twice each time as well.
+    assert four["ddp"] == four["zero1"] == one["ddp"]
+    assert four["zero2"] == (4 + 1) * each_pass
+    assert four["zero3"] == 4 * one["zero3"]
+
+
+def test_messages_of_a_ring():
+    # N-1 for each unit and pass.
+    assert step_traffic([100] * 5, "zero3", 4, "fp32").messages == 5 * 3 * 3
+    assert step_traffic([100] * 5, "ddp", 4, "fp32").messages == 5 * 2 * 3
+    assert step_traffic([100] * 5, "ddp", 1, "fp32") == Traffic(0, 0)
+
+
+def test_tensor_parallelism_all_reduces_four_times_a_layer_six_with_recomputation():
+    shape, batch = model("gpt-3-175b"), Batch(size=1, sequence=2048, tensor_parallel=8)
+    all_reduce = 2 * batch.element * batch.tokens * shape.hidden * 7 // 8
+    plain = tensor_parallel_traffic(shape, batch, Keeping())
+    assert plain.bytes == 4 * shape.layers * all_reduce
+    full = tensor_parallel_traffic(shape, batch, Keeping(recompute="full"))
+    assert full.bytes == 6 * shape.layers * all_reduce
+    published = FACTS["tensor_parallel"]["transformer layer, Megatron"]
+    assert published.startswith("4 all-reduces")
+    assert "6 with full recomputation" in published
+
+
+def test_tensor_parallel_traffic_grows_with_tokens_data_parallel_with_parameters():
+    shape = model("llama-2-7b")
+    small, large = (
+        tensor_parallel_traffic(shape, Batch(size=n, sequence=4096, tensor_parallel=8), Keeping())
+        for n in (1, 4)
+    )
+    assert large.bytes == 4 * small.bytes
+    assert tensor_parallel_traffic(shape, Batch(size=1, sequence=8), Keeping()) == Traffic(0, 0)
