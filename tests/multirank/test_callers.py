@@ -109,13 +109,21 @@ CELLS = [
 
 
 @pytest.fixture(scope="module")
-def notebook(tmp_path_factory):
+def temporary(tmp_path_factory):
+    """The folder for temporary files of the kernel, after the notebook has been executed."""
+    return tmp_path_factory.mktemp("temporary")
+
+
+@pytest.fixture(scope="module")
+def notebook(tmp_path_factory, temporary):
     """The cells above, executed by a real kernel; the one that fails fails as it should."""
     cells = [nbformat.v4.new_code_cell(dedent(cell).strip()) for cell in CELLS]
     cells[4].metadata["tags"] = ["raises-exception"]
     notebook = nbformat.v4.new_notebook(cells=cells)
     folder = str(tmp_path_factory.mktemp("notebook"))
-    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": folder}}).execute()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(temporary))
+        NotebookClient(notebook, timeout=120, resources={"metadata": {"path": folder}}).execute()
     return notebook
 
 
@@ -129,6 +137,12 @@ def test_a_notebooks_exception_quotes_the_line_of_its_cell(notebook):
     assert error.ename == "RankError"
     assert error.evalue.startswith("rank 1 raised ValueError: loss is 2.0\n")
     assert 'File "Cell In[5]", line 5, in train\n    raise ValueError(f"loss' in error.evalue
+
+
+def test_a_notebook_that_closes_nothing_leaves_nothing(notebook, temporary):
+    # A folder of multiprocessing's would mean that Jupyter had to kill the kernel.
+    left = [entry.name for entry in temporary.iterdir()]
+    assert [name for name in left if name.startswith(("zerolab", "pymp"))] == []
 
 
 # ---------------------------------------------------------------- scripts
@@ -164,7 +178,8 @@ def test_a_script_needs_no_main_guard_and_no_close(script, tmp_path):
     (tmp_path / "beside.py").write_text("def double(rank): return 2 * rank")
     process = script("""
         open("started", "a").write("x")
-        import os
+        import os, sys, weakref
+        weakref.finalize(sys, len, "")  # what ends at exit is ordered by when it began
         from beside import double
         from zerolab import World
 

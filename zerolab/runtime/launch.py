@@ -12,9 +12,10 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing import forkserver
+from multiprocessing import forkserver, util
 from threading import Lock
 from types import ModuleType
+from typing import Any
 
 START_METHOD = "forkserver" if sys.platform == "linux" else "spawn"
 
@@ -27,7 +28,7 @@ def start_server() -> None:
     """Start the fork server unless it runs. Returns at once: it imports torch on another core."""
     if START_METHOD == "forkserver":
         forkserver.set_forkserver_preload(["zerolab.runtime.server"])
-        with environment():
+        with environment(), _groups_of_their_own():
             forkserver.ensure_running()
 
 
@@ -62,6 +63,27 @@ def environment() -> Iterator[None]:
                     os.environ.pop(name, None)
                 else:
                     os.environ[name] = value
+
+
+@contextmanager
+def _groups_of_their_own() -> Iterator[None]:
+    """Put the server, with its ranks, and multiprocessing's resource tracker in process groups.
+
+    A terminal sends Ctrl-C to the whole group of its job. A Jupyter kernel that shuts down ends its
+    group and waits for it; but the tracker ignores that, so Jupyter would lose patience after 5 s
+    and kill the kernel before it could tidy up.
+    """
+    spawn = util.spawnv_passfds
+
+    def spawn_apart(path: Any, args: Any, passfds: Any) -> int:
+        *python, code = args
+        return spawn(path, [*python, f"import os; os.setpgrp(); {code}"], passfds)
+
+    util.spawnv_passfds = spawn_apart
+    try:
+        yield
+    finally:
+        util.spawnv_passfds = spawn
 
 
 _one_at_a_time = Lock()  # the environment and `__main__` are the whole process's

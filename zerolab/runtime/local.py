@@ -3,6 +3,7 @@
 Importing this module imports torch. Start the fork server first: both then import it at once.
 """
 
+import atexit
 import os
 import pickle
 import shutil
@@ -159,10 +160,17 @@ class LocalRanks:
 _all: "weakref.WeakSet[LocalRanks]" = weakref.WeakSet()
 
 
+def _close_all() -> None:
+    for ranks in list(_all):
+        ranks.close()
+
+
 def _forget_all() -> None:
-    for ranks in _all:
+    for ranks in list(_all):
         ranks.forget()
 
 
+# Registered after multiprocessing's own handler, so called before it: that one waits for processes.
+atexit.register(_close_all)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_all)

@@ -5,13 +5,8 @@ Whatever is loaded here, no rank has to load.
 
 import atexit
 import os
-import signal
 
 from zerolab.runtime.launch import CALLER, die_with_parent
-
-# Ctrl-C in a terminal reaches every process of the group: it is the caller's to answer. Ranks
-# inherit this from their first instruction on.
-signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 # While it imports, the server does not look at the pipe that tells it that its parent has gone.
 die_with_parent(True)

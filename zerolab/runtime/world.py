@@ -84,7 +84,7 @@ class World:
             self.device = _device(device, self.ranks)
             threads = threads or max(1, _cores() // self.ranks)
             self._crew = LocalRanks(self.ranks, self.device, emulated, timeout, threads, live)
-        # Also called when the last reference goes, and when the interpreter ends.
+        # Also called when the last reference goes.
         self._close = weakref.finalize(self, self._crew.close)
 
     def run(
