@@ -9,6 +9,7 @@ would keep 16-bit moments without a word, and small updates would be lost. A pol
 copy keeps the fp32 parameters between steps; one without makes them anew from the rounded ones.
 """
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -24,10 +25,18 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     model: a `DDP`, `Zero1`, `Zero2` or `Zero3`.
     optimizer_class: such as `torch.optim.SGD`; its own arguments follow by keyword.
+    groups: parameter groups as torch has them, of the wrapped module's own parameters; parameters
+        in no group are not updated. All of them in one group where None.
+
+    `loss_scale` is what the loss was multiplied by: gradients are divided by it, in fp32.
     """
 
     def __init__(
-        self, model: Strategy, optimizer_class: type[torch.optim.Optimizer], **arguments: Any
+        self,
+        model: Strategy,
+        optimizer_class: type[torch.optim.Optimizer],
+        groups: Sequence[dict[str, Any]] | None = None,
+        **arguments: Any,
     ) -> None:
         if not isinstance(model, Strategy):
             raise TypeError(
@@ -35,10 +44,18 @@ class ShardedOptimizer(torch.optim.Optimizer):
                 f"got {type(model).__name__}"
             )
         self.model = model
-        self._parts = [_Part(unit, model) for unit in model.units if unit.trainable]
+        self.loss_scale = 1.0
+        if groups is None:
+            groups = [{"params": [p for unit in model.units for p in unit.parameters]}]
+        self.parts: list[_Part] = []
+        inner_groups = []
+        for group in groups:
+            parts = list(_parts(model, group["params"]))
+            self.parts += parts
+            inner_groups.append({**group, "params": [part.updated for part in parts]})
         # The inner optimizer's groups and state are this one's too: a scheduler sets a learning
         # rate here, and it is set there.
-        self.inner = optimizer_class([part.updated for part in self._parts], **arguments)
+        self.inner = optimizer_class(inner_groups, **arguments)
         super().__init__(self.inner.param_groups, self.inner.defaults)
         self.state = self.inner.state
 
@@ -54,11 +71,15 @@ class ShardedOptimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         published = []
-        for part in self._parts:
-            if part.take_gradient():
+        for unit in self.model.units:
+            parts = [part for part in self.parts if part.unit is unit]
+            if parts and unit.kept_gradient is not None:
+                for part in parts:
+                    part.take_gradient(unit.kept_gradient, self.loss_scale)
                 self.inner.step()  # torch's optimizers pass over parameters without a gradient
-                part.finish()
-                published.append(self.model.publish(part.unit))
+                for part in parts:
+                    part.finish()
+                published.append(self.model.publish(unit))
         for work in published:
             work.wait()
         self._claim_state()
@@ -89,10 +110,12 @@ class ShardedAdam(ShardedOptimizer):
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
+        groups: Sequence[dict[str, Any]] | None = None,
     ) -> None:
         super().__init__(
             model,
             torch.optim.AdamW,
+            groups,
             lr=lr,
             betas=betas,
             eps=eps,
@@ -102,12 +125,20 @@ class ShardedAdam(ShardedOptimizer):
 
 
 class _Part:
-    """What this rank updates of one unit: all of it, or its own chunk."""
+    """A run of a unit's elements, as far as this rank updates it.
 
-    def __init__(self, unit: FlatUnit, model: Strategy) -> None:
+    `updated` is the fp32 tensor that the optimizer sees; it is empty where another rank owns the
+    whole run.
+    """
+
+    def __init__(self, unit: FlatUnit, start: int, stop: int, model: Strategy) -> None:
         self.unit = unit
         self._chunk_only = model.sharding.optimizer == "shard"
-        self._stored = self._part_of(unit.parameter)
+        owned = unit.shard if self._chunk_only else slice(0, unit.size)
+        first = max(start, owned.start)
+        self._run = slice(first - owned.start, max(first, min(stop, owned.stop)) - owned.start)
+        self.start = first  # where in the unit the run begins
+        self._stored = self._run_of(unit.parameter)
         self._has_master = unit.master_dtype is not None and self._stored.dtype != torch.float32
         self.updated = nn.Parameter(self._stored.float())  # fp32 is not copied: updated in place
         if self._has_master:
@@ -115,15 +146,12 @@ class _Part:
         else:
             self._release()
 
-    def take_gradient(self) -> bool:
-        """Hand the reduced gradient to the optimizer, in fp32; False where there is none."""
-        gradient = self.unit.kept_gradient
-        if gradient is None:
-            return False
+    def take_gradient(self, gradient: Tensor, loss_scale: float) -> None:
+        """Hand the run's reduced gradient to the optimizer, in fp32."""
         if not self._has_master:
             self.updated.data = self._stored.float()
-        self.updated.grad = self._part_of(gradient).float()
-        return True
+        own = self._run_of(gradient).float()
+        self.updated.grad = own if loss_scale == 1.0 else own / loss_scale
 
     def finish(self) -> None:
         """After the update: round it into the stored parameters."""
@@ -136,5 +164,23 @@ class _Part:
     def _release(self) -> None:
         self.updated.data = self.updated.new_zeros(()).expand(self.updated.shape)
 
-    def _part_of(self, flat: Tensor) -> Tensor:
-        return self.unit.own_chunk(flat) if self._chunk_only else flat
+    def _run_of(self, flat: Tensor) -> Tensor:
+        return (self.unit.own_chunk(flat) if self._chunk_only else flat)[self._run]
+
+
+def _parts(model: Strategy, parameters: Sequence[nn.Parameter]) -> Iterator[_Part]:
+    """One part for each unbroken run of these parameters; padding goes with what precedes it."""
+    wanted = set(parameters)
+    for unit in model.units:
+        if not unit.trainable:
+            continue
+        ends = [*unit.offsets[1:], unit.size]
+        start = None
+        for parameter, offset, end in zip(unit.parameters, unit.offsets, ends, strict=True):
+            if parameter in wanted:
+                start = offset if start is None else start
+                if end == unit.size:
+                    yield _Part(unit, start, end, model)
+            elif start is not None:
+                yield _Part(unit, start, offset, model)
+                start = None

@@ -18,6 +18,7 @@ parameter that is read while its unit is released is visibly not a number, inste
 """
 
 from enum import Enum, auto
+from itertools import accumulate
 
 import torch
 import torch.distributed as dist
@@ -60,6 +61,7 @@ class FlatUnit:
         first = self.parameters[0]
         self.trainable = first.requires_grad
         self.original_dtype, self.shapes = first.dtype, [p.shape for p in self.parameters]
+        self.offsets = list(accumulate((p.numel() for p in self.parameters[:-1]), initial=0))
         self.numel = sum(p.numel() for p in self.parameters)
         self.owner = owner
         if owner is None:

@@ -27,7 +27,7 @@ class Dtypes:
         return self.parameter if dtype.is_floating_point else dtype
 
 
-def dtypes(precision: str, device: torch.device, half: torch.dtype = torch.bfloat16) -> Dtypes:
+def dtypes(precision: str, device: torch.device, half: torch.dtype) -> Dtypes:
     """The dtypes of a policy ("fp32", "mixed", ...) on a device; `half` is its 16-bit type."""
     policy = precision_policy(precision)
     by_bytes = {2: half, 4: torch.float32}

@@ -27,6 +27,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Variable
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from zerolab.accounting.strategies import SHARDING, Sharding
@@ -43,6 +44,7 @@ class Strategy(nn.Module):
 
     module: any nn.Module; its parameters become views of flat tensors, in place.
     precision: "fp32", "mixed", "mixed_fp32_grads" or "no_master" (`accounting.precision`).
+    half: the 16-bit type of those policies, torch.bfloat16 or torch.float16.
     units: patterns that name the units, as ["blocks.*"]; found by themselves where None.
     overlap: communicate while computing: gather the next stage's units ahead (two stages are whole
         at a time instead of one), reduce gradients while backward goes on.
@@ -55,6 +57,7 @@ class Strategy(nn.Module):
         self,
         module: nn.Module,
         precision: str = "fp32",
+        half: torch.dtype = torch.bfloat16,
         units: list[str] | None = None,
         overlap: bool = True,
         group: dist.ProcessGroup | None = None,
@@ -67,8 +70,10 @@ class Strategy(nn.Module):
             )
         self.group = group
         self.ranks = dist.get_world_size(group)
-        self.module = module.to(_device(group))
+        self.device = _device(group)
+        self.module = module.to(self.device)
         self.precision = precision
+        self._dtypes = dtypes(precision, self.device, half)
         self.overlap = overlap
         self._synchronize = True  # False within no_sync
         self._in_backward = False
@@ -133,7 +138,7 @@ class Strategy(nn.Module):
         finally:
             self._synchronize = True
 
-    def clip_grad_norm_(self, max_norm: float) -> Tensor:
+    def clip_grad_norm_(self, max_norm: float) -> float:
         """Scale all gradients to a global 2-norm of at most `max_norm`; returns the norm."""
         return clip_by_global_norm(self.units, max_norm, self.group)
 
@@ -222,10 +227,9 @@ class Strategy(nn.Module):
     # -- how they are wired ---------------------------------------------------------------------
 
     def _make_unit(self, name: str, parameters: dict[str, nn.Parameter]) -> FlatUnit:
-        policy = dtypes(self.precision, _device(self.group))
         sharded = self.sharding.parameters == "shard"
         owner = self.owner_of(sum(parameter.numel() for parameter in parameters.values()))
-        unit = FlatUnit(name, parameters, policy, sharded, owner, self.group)
+        unit = FlatUnit(name, parameters, self._dtypes, sharded, owner, self.group)
         if unit.trainable:
             self._hook_gradients(unit)
         return unit
@@ -246,6 +250,7 @@ class Strategy(nn.Module):
 
         for index, parameter in enumerate(unit.parameters):
             parameter.register_post_accumulate_grad_hook(hook(index))
+            parameter.sharded_in = unit.name  # type: ignore[attr-defined]
 
     def _unshard_all(self, units: list[FlatUnit], ahead: Stage | None = None) -> None:
         for unit in units:
@@ -311,6 +316,21 @@ def _device(group: dist.ProcessGroup | None) -> torch.device:
     if dist.get_backend(group) == "nccl":
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
+
+
+def _refuse_replaced_parameters(optimizer: torch.optim.Optimizer, *_) -> None:
+    """Before any optimizer's step: it must not have been built on parameters that are sharded."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if hasattr(parameter, "sharded_in"):
+                raise RuntimeError(
+                    f"{type(optimizer).__name__} was built on the parameters of a module that is "
+                    f"sharded (unit {parameter.sharded_in!r}), so its step would change nothing: "
+                    "build ShardedAdam or ShardedOptimizer on the wrapped model"
+                )
+
+
+register_optimizer_step_pre_hook(_refuse_replaced_parameters)
 
 
 def _when_all_arrived(tensors: list[Tensor], action: Callable[[], None]) -> None:

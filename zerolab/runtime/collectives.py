@@ -99,6 +99,16 @@ def reduce(
     return _start("reduce", transfer, messages, messages * _bytes(tensor), label, group)
 
 
+def sum_over_ranks(
+    value: float, device: torch.device, label: str = "", group: dist.ProcessGroup | None = None
+) -> float:
+    """The sum of one number over the ranks, on every rank."""
+    # One equal element a rank, because a collective's tensor divides into chunks.
+    spread = torch.full((dist.get_world_size(group),), value, dtype=torch.float64, device=device)
+    all_reduce(spread, label, group).wait()
+    return spread[0].item()
+
+
 def _submit(
     operation: str,
     ring: Callable[[list[Tensor], Tensor, "_Peers"], None],
