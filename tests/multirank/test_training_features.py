@@ -25,7 +25,7 @@ def strategies():
 # makes whole steps of it, in one process as in several, each in another direction.
 OPTIMIZERS = {
     "AdamW": (torch.optim.AdamW, {"lr": 1e-3}),
-    "Adam": (torch.optim.Adam, {"lr": 1e-3, "weight_decay": 0.1, "eps": 1e-6}),
+    "Adam": (torch.optim.Adam, {"lr": 1e-3, "amsgrad": True}),
     "SGD": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
     "Adagrad": (torch.optim.Adagrad, {"lr": 1e-2, "eps": 1e-3}),
     "RMSprop": (torch.optim.RMSprop, {"lr": 1e-3, "eps": 1e-3}),
