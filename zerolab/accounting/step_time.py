@@ -76,14 +76,34 @@ def step_time(
     tensor = (tensor_link or link).seconds(traffic.bytes, traffic.messages)
     _spread(forward, tensor / 2, setup.shape.layers)
     _spread(backward, tensor / 2, setup.shape.layers)
-    walk = _Walk(setup, link, forward, backward, overlap)
-    for micro_batch in range(setup.micro_batches):
-        walk.forward()
-        walk.backward(last=micro_batch == setup.micro_batches - 1)
-    walk.finish()
+    walked = walk(setup, link, forward, backward, overlap)
     tensor_total = tensor * setup.micro_batches
     compute = setup.micro_batches * (sum(forward) + sum(backward)) - tensor_total
-    return StepTime(compute, walk.communication, tensor_total, walk.computing_until)
+    return StepTime(compute, walked.communication, tensor_total, walked.total)
+
+
+@dataclass(frozen=True)
+class Walked:
+    """Seconds of one step, and of all its collectives."""
+
+    total: float
+    communication: float
+
+
+def walk(
+    setup: Setup, link: Link, forward: list[float], backward: list[float], overlap: bool = True
+) -> Walked:
+    """Walk through one step, given how long each unit computes.
+
+    forward, backward: seconds of each unit in one micro-batch, computed as in `compute_seconds` or
+    measured.
+    """
+    streams = _Streams(setup, link, forward, backward, overlap)
+    for micro_batch in range(setup.micro_batches):
+        streams.forward()
+        streams.backward(last=micro_batch == setup.micro_batches - 1)
+    streams.finish()
+    return Walked(streams.computing_until, streams.communication)
 
 
 def compute_seconds(setup: Setup, gpu: GPU, efficiency: float) -> tuple[list[float], list[float]]:
@@ -109,7 +129,7 @@ def _spread(units: list[float], seconds: float, layers: int) -> None:
         units[index] += seconds / layers
 
 
-class _Walk:
+class _Streams:
     """Two streams: until when each is busy. Without overlap they take turns."""
 
     def __init__(
