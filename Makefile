@@ -35,7 +35,7 @@ $(READY): requirements.txt pyproject.toml
 	  echo "Python's venv is missing. On Debian and Ubuntu: apt-get install python3-venv"; exit 1; }
 	@echo "Installing what requirements.txt pins into $(VENV) (a minute or two the first time)"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	  --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -54,8 +54,7 @@ $(SITE)/index.html: $(SITE_SOURCES) $(READY) $(if $(EXECUTE),execute)
 
 .PHONY: execute
 execute: $(READY)
-	$(BIN)/jupyter nbconvert --to notebook --execute --inplace \
-	  --ExecutePreprocessor.record_timing=False --ExecutePreprocessor.timeout=600 $(CHAPTERS)
+	$(BIN)/python book/execute.py $(CHAPTERS)
 
 test: $(READY)  ## everything: linters, types, all tests, notebooks, the site in a browser
 	$(BIN)/python tests/system_tools.py
@@ -74,8 +73,8 @@ check: $(READY)  ## the quick part of the tests, in minutes
 lab: $(READY)  ## open JupyterLab on this machine only
 	$(BIN)/jupyter lab --ServerApp.ip=127.0.0.1 $(if $(filter 0,$(shell id -u)),--allow-root)
 
-bench: $(READY)  ## measure speed and memory
-	$(BIN)/zerolab bench
+bench: $(READY)  ## measure how fast ranks start
+	$(BIN)/python tests/benchmarks/world.py
 
 clean:  ## remove what the other targets made, .venv apart
 	rm -rf book/_build build ./*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis zerolab-compare.*

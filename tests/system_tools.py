@@ -1,8 +1,8 @@
 """What the tests need from the system, beside Python: a browser, and a C compiler.
 
-The site is tested in a real Chromium. The memory meter is held against an allocation counter written in C. A test that
-cannot run proves nothing, so a missing tool stops `make test`: as root on Debian it is installed, elsewhere the line to
-type is printed.
+The site is tested in a real Chromium. The memory meter is held against an allocation counter
+written in C. A test that cannot run proves nothing, so a missing tool stops `make test`: as root
+on Debian it is installed, elsewhere the line to type is printed.
 """
 
 import os

@@ -1,0 +1,18 @@
+"""Run notebooks again and store their outputs: python book/execute.py book/*.ipynb
+
+What the kernel says of itself is not stored: it would differ on every reader's machine.
+"""
+
+import sys
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+
+for path in map(Path, sys.argv[1:]):
+    print("running", path, flush=True)
+    notebook = nbformat.read(path, as_version=4)
+    here = {"metadata": {"path": path.parent}}
+    NotebookClient(notebook, timeout=600, record_timing=False, resources=here).execute()
+    notebook.metadata.language_info = {"name": "python"}
+    nbformat.write(notebook, path)

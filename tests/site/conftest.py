@@ -1,0 +1,112 @@
+"""The built site, served on loopback, and a browser with a fresh profile to look at it with."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from urllib.parse import urlsplit
+
+import pytest
+import system_tools
+from playwright.sync_api import Browser, Page, sync_playwright
+from sitemap import ROOT, SITE
+
+CHROMIUM_FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@pytest.fixture(scope="session")
+def site() -> Path:
+    """The folder of the built site, brought up to date."""
+    subprocess.run(["make", "--no-print-directory", "site"], cwd=ROOT, check=True)
+    return SITE
+
+
+@pytest.fixture(scope="session")
+def origins(site: Path) -> Iterator[dict[str, str]]:
+    """Where the site can be read: served on loopback, and straight from the disk."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *args):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site)))
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    yield {"http": f"http://127.0.0.1:{server.server_port}", "file": site.as_uri()}
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Chromium as the system has it, with a profile that is thrown away."""
+    path = system_tools.chromium()
+    assert path, "there is no Chromium: python tests/system_tools.py says how to get it"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=CHROMIUM_FLAGS)
+        yield browser
+        browser.close()
+
+
+@dataclass
+class Visit:
+    """An opened page, and what happened to it."""
+
+    page: Page
+    origin: str
+    requests: list[str]  # all of them, those made after loading too
+    errors: list[str]  # while it loaded: what a test does to it later is not its own doing
+
+    def foreign_requests(self) -> list[str]:
+        """Requests for anything that is not the site's own."""
+        return [
+            url
+            for url in self.requests
+            if urlsplit(url).scheme not in ("data", "blob") and not url.startswith(self.origin)
+        ]
+
+
+@pytest.fixture(scope="session")
+def visit(browser: Browser, origins: dict[str, str]):
+    """`with visit("index.html", origin="http", theme="light", width=1280) as v:` opens a page."""
+
+    @contextmanager
+    def opened(
+        address: str, origin: str = "http", theme: str = "light", width: int = 1280
+    ) -> Iterator[Visit]:
+        context = browser.new_context(
+            viewport={"width": width, "height": 844}, color_scheme=theme, reduced_motion="reduce"
+        )
+        page = context.new_page()
+        requests: list[str] = []
+        errors: list[str] = []
+        page.on("request", lambda request: requests.append(request.url))
+        page.on("requestfailed", lambda request: errors.append(f"failed: {request.url}"))
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on(
+            "console",
+            lambda said: said.type == "error" and errors.append(f"{said.text} {said.location}"),
+        )
+        page.goto(f"{origins[origin]}/{address}", wait_until="load")
+        # Formulas are set after loading; the page is as the reader sees it when they are.
+        page.wait_for_function("!window.MathJax || (MathJax.startup && MathJax.startup.promise)")
+        page.evaluate("window.MathJax && MathJax.startup.promise")
+        page.wait_for_load_state("networkidle")
+        try:
+            yield Visit(page, origins[origin], requests, list(errors))
+        finally:
+            context.close()
+
+    return opened
