@@ -168,13 +168,19 @@ class _Streams:
     def _through(self, order: range, seconds: list[float], reduces: bool) -> None:
         units = list(order)
         arrived: list[float] = []  # when each unit in turn is gathered
-        for place, unit in enumerate(units):
+
+        def gather(until: int) -> None:
             if self.kept.parameters == "shard":
-                # On the wire before this unit computes, and so ahead of its gradients.
-                for ahead in units[len(arrived) : place + self.prefetch + 1]:
-                    arrived.append(self._send(self.gather[ahead]))
+                arrived.extend(
+                    self._send(self.gather[unit]) for unit in units[len(arrived) : until]
+                )
+
+        for place, unit in enumerate(units):
+            gather(until=place + 1 + self.prefetch)
+            if arrived:
                 self.computing_until = max(self.computing_until, arrived[place])
             self.computing_until += seconds[unit]
+            gather(until=place + 2)  # ahead of the gradients: the next unit cannot do without
             if reduces:
                 self._send(self.reduce[unit])
 
