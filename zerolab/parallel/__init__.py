@@ -3,6 +3,7 @@
 from zerolab.parallel.adam import ShardedAdam, ShardedOptimizer
 from zerolab.parallel.ddp import DDP
 from zerolab.parallel.scaling import LossScaler, mean_over_tokens
+from zerolab.parallel.tensor_parallel import TensorParallel
 from zerolab.parallel.zero1 import Zero1
 from zerolab.parallel.zero2 import Zero2
 from zerolab.parallel.zero3 import Zero3
@@ -15,6 +16,7 @@ __all__ = [
     "LossScaler",
     "ShardedAdam",
     "ShardedOptimizer",
+    "TensorParallel",
     "Zero1",
     "Zero2",
     "Zero3",

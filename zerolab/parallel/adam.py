@@ -128,7 +128,7 @@ class _Part:
     """A run of a unit's elements, as far as this rank updates it.
 
     `updated` is the fp32 tensor that the optimizer sees; it is empty where another rank owns the
-    whole run.
+    whole run. `names` are the run's parameters, `owned` is where in the unit `updated` lies.
     """
 
     def __init__(self, unit: FlatUnit, start: int, stop: int, model: Strategy) -> None:
@@ -136,19 +136,22 @@ class _Part:
         self._chunk_only = model.sharding.optimizer == "shard"
         owned = unit.shard if self._chunk_only else slice(0, unit.size)
         first = max(start, owned.start)
-        self._run = slice(first - owned.start, max(first, min(stop, owned.stop)) - owned.start)
-        self.start = first  # where in the unit the run begins
+        last = max(first, min(stop, owned.stop))
+        self.owned = slice(first, last)
+        self._run = slice(first - owned.start, last - owned.start)
+        placed = zip(unit.names, unit.offsets, strict=True)
+        self.names = [name for name, offset in placed if start <= offset < stop]
         self._stored = self._run_of(unit.parameter)
-        self._has_master = unit.master_dtype is not None and self._stored.dtype != torch.float32
+        self.has_master = unit.master_dtype is not None and self._stored.dtype != torch.float32
         self.updated = nn.Parameter(self._stored.float())  # fp32 is not copied: updated in place
-        if self._has_master:
+        if self.has_master:
             memory.tag(self.updated, "optimizer")
         else:
             self._release()
 
     def take_gradient(self, gradient: Tensor, loss_scale: float) -> None:
         """Hand the run's reduced gradient to the optimizer, in fp32."""
-        if not self._has_master:
+        if not self.has_master:
             self.updated.data = self._stored.float()
         own = self._run_of(gradient).float()
         self.updated.grad = own if loss_scale == 1.0 else own / loss_scale
@@ -158,7 +161,7 @@ class _Part:
         self.updated.grad = None
         if self._stored.dtype != torch.float32:
             self._stored.copy_(self.updated)
-        if not self._has_master:
+        if not self.has_master:
             self._release()
 
     def _release(self) -> None:

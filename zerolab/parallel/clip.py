@@ -1,7 +1,8 @@
 """Clipping by the global norm, when each rank holds another part of the gradient.
 
 A local norm is wrong twice over: it misses the other ranks' chunks, and it counts what is held
-everywhere N times. So every rank sums the squares of its own chunk, and the sums are added up.
+everywhere N times. So every rank sums the squares of its own chunk, and the sums are added up; what
+tensor parallelism has cut is summed over its ranks as well, what it has not counts once.
 """
 
 from collections.abc import Sequence
@@ -21,12 +22,19 @@ def clip_by_global_norm(
     Returns the norm before scaling, the same on every rank.
     """
     gradients = [(unit, unit.kept_gradient) for unit in units]
-    squares = sum(
-        torch.linalg.vector_norm(unit.own_chunk(gradient), dtype=torch.float32).item() ** 2
-        for unit, gradient in gradients
-        if gradient is not None
-    )
-    norm = sum_over_ranks(squares, units[0].parameter.device, "gradient norm", group) ** 0.5
+    device = units[0].parameter.device
+    squares = {unit.cut: 0.0 for unit in units}
+    for unit, gradient in gradients:
+        if gradient is not None:
+            own = unit.own_chunk(gradient)
+            squares[unit.cut] += torch.linalg.vector_norm(own, dtype=torch.float32).item() ** 2
+    total = 0.0
+    for cut, square in squares.items():
+        square = sum_over_ranks(square, device, "gradient norm", group)
+        if cut is not None:
+            square = sum_over_ranks(square, device, "gradient norm", cut.ranks.group)
+        total += square
+    norm = total**0.5
     if norm > max_norm:
         for _, gradient in gradients:
             if gradient is not None:

@@ -17,8 +17,10 @@ changes, between a view into `full` and a placeholder of NaN. So tied parameters
 parameter that is read while its unit is released is visibly not a number, instead of stale.
 """
 
+from collections.abc import Iterator
 from enum import Enum, auto
 from itertools import accumulate
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -26,7 +28,7 @@ from torch import Tensor, nn
 
 from zerolab.parallel.precision import Dtypes
 from zerolab.runtime import memory
-from zerolab.runtime.collectives import Work, broadcast
+from zerolab.runtime.collectives import Work, all_gather, broadcast
 
 
 class State(Enum):
@@ -35,6 +37,15 @@ class State(Enum):
     SHARDED = auto()  # released: the module's parameters are placeholders
     UNSHARDING = auto()  # on their way
     UNSHARDED = auto()  # the module can compute
+
+
+class Run(NamedTuple):
+    """An unbroken run of one parameter's elements, in row-major order, within a flat tensor."""
+
+    name: str
+    first: int  # of the parameter's elements
+    last: int  # the one after the run's last
+    at: int  # where in the flat tensor it begins
 
 
 class FlatUnit:
@@ -60,6 +71,7 @@ class FlatUnit:
         self.ranks, rank = dist.get_world_size(group), dist.get_rank(group)
         first = self.parameters[0]
         self.trainable = first.requires_grad
+        self.cut = getattr(first, "cut", None)  # how tensor parallelism divided it
         self.original_dtype, self.shapes = first.dtype, [p.shape for p in self.parameters]
         self.offsets = list(accumulate((p.numel() for p in self.parameters[:-1]), initial=0))
         self.numel = sum(p.numel() for p in self.parameters)
@@ -90,7 +102,7 @@ class FlatUnit:
         self.gathered = torch.empty_like(whole) if sharded else whole
         self.full = torch.empty_like(whole, dtype=computed) if computed != stored else self.gathered
         memory.tag(self.parameter, "parameters")
-        self._views = self._split(self.full)
+        self._views = self.split(self.full)
         self._placeholder = self.full.new_full((), float("nan"))
         self._expose()
         self.state = State.UNSHARDED  # where nothing is transient it stays so
@@ -121,6 +133,12 @@ class FlatUnit:
                 _free(self.gathered)
         self._expose()
         self.state = State.UNSHARDED
+
+    def gather_chunks(self, whole: Tensor, group: dist.ProcessGroup | None) -> Work:
+        """Fill `whole` [W] with every rank's chunk; this rank's is in place already."""
+        if self.owner is None:
+            return all_gather(whole, self.name, group)
+        return broadcast(whole, self.owner, self.name, group)
 
     def reshard(self) -> None:
         """Release what is not persistent. Autograd may keep views of it: they are empty until the
@@ -208,7 +226,7 @@ class FlatUnit:
         if self.gradient is None:
             new = torch.empty(self.size, dtype=self.gradient_dtype, device=self.parameter.device)
             self.gradient = memory.tag(new, "gradients")
-            self._gradient_views = self._split(new)
+            self._gradient_views = self.split(new)
         if self._reduced:
             # Another backward before zero_grad: what is reduced already must count once in the next
             # sum, so it stays on the rank that owns it and is zero everywhere else.
@@ -219,6 +237,18 @@ class FlatUnit:
 
     # -- layout -------------------------------------------------------------------------------
 
+    def split(self, flat: Tensor) -> list[Tensor]:
+        """Views of a flat tensor [W] in the parameters' shapes."""
+        pieces = flat[: self.numel].split([shape.numel() for shape in self.shapes])
+        return [piece.view(shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
+
+    def runs(self, part: slice) -> Iterator[Run]:
+        """What lies in a part of the flat tensor; padding belongs to no run."""
+        for name, shape, offset in zip(self.names, self.shapes, self.offsets, strict=True):
+            start, stop = max(offset, part.start), min(offset + shape.numel(), part.stop)
+            if start < stop:
+                yield Run(name, start - offset, stop - offset, start - part.start)
+
     def _transient(self) -> list[Tensor]:
         """The buffers that hold memory only while the unit is unsharded."""
         buffers = [self.gathered] if self.sharded else []
@@ -226,14 +256,9 @@ class FlatUnit:
 
     def _flatten(self, dtype: torch.dtype) -> Tensor:
         whole = torch.zeros(self.size, dtype=dtype, device=self.parameters[0].device)
-        for view, parameter in zip(self._split(whole), self.parameters, strict=True):
+        for view, parameter in zip(self.split(whole), self.parameters, strict=True):
             view.copy_(parameter.detach())
         return whole
-
-    def _split(self, flat: Tensor) -> list[Tensor]:
-        """Views of a flat tensor in the parameters' shapes."""
-        pieces = flat[: self.numel].split([shape.numel() for shape in self.shapes])
-        return [piece.view(shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
 
     def _expose(self) -> None:
         for parameter, view in zip(self.parameters, self._views, strict=True):

@@ -36,7 +36,8 @@ def lay_out(
     modules = find_units(module, names)
     members: dict[tuple, dict[str, nn.Parameter]] = {}
     for name, parameter in module.named_parameters():
-        kind = (parameter_owner(name, modules), parameter.dtype, parameter.requires_grad)
+        cut = hasattr(parameter, "cut")  # by tensor parallelism: counted otherwise in a norm
+        kind = (parameter_owner(name, modules), parameter.dtype, parameter.requires_grad, cut)
         members.setdefault(kind, {})[name] = parameter
     units = [make_unit(owner or "root", parameters) for (owner, *_), parameters in members.items()]
     unit_of = {parameter: unit for unit in units for parameter in unit.parameters}

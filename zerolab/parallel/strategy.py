@@ -36,6 +36,7 @@ from zerolab.parallel.flat import FlatUnit, State
 from zerolab.parallel.layout import Stage, lay_out
 from zerolab.parallel.precision import dtypes
 from zerolab.parallel.schedule import Schedule
+from zerolab.parallel.tensor_parallel import TensorParallel, whole_tensor
 from zerolab.runtime.collectives import Work, broadcast
 
 
@@ -71,6 +72,8 @@ class Strategy(nn.Module):
         self.group = group
         self.ranks = dist.get_world_size(group)
         self.device = _device(group)
+        if isinstance(module, TensorParallel):
+            module = module.module  # its work is done, in place
         self.module = module.to(self.device)
         self.precision = precision
         self._dtypes = dtypes(precision, self.device, half)
@@ -157,8 +160,9 @@ class Strategy(nn.Module):
             was_sharded = unit.state is State.SHARDED
             self.unshard(unit)
             unit.wait_for_unshard()
-            for parameter in unit.parameters:
-                whole[parameter] = parameter.detach().to("cpu", unit.original_dtype, copy=True)
+            for name, parameter in zip(unit.names, unit.parameters, strict=True):
+                tensor = whole_tensor(parameter, parameter.detach(), name)
+                whole[parameter] = tensor.to("cpu", unit.original_dtype)
             if was_sharded:
                 unit.reshard()
         state: dict[str, Tensor] = {}

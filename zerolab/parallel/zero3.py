@@ -23,7 +23,7 @@ from zerolab.accounting.errors import unknown_name
 from zerolab.accounting.strategies import SHARDING
 from zerolab.parallel.flat import FlatUnit
 from zerolab.parallel.zero2 import Zero2
-from zerolab.runtime.collectives import Work, all_gather, broadcast, reduce
+from zerolab.runtime.collectives import Work, reduce
 
 LAYOUTS = ("flat", "owner")
 
@@ -54,9 +54,7 @@ class Zero3(Zero2):
 
     def gather(self, unit: FlatUnit) -> Work:
         unit.allocate()
-        if unit.owner is None:
-            return all_gather(unit.gathered, unit.name, self.group)
-        return broadcast(unit.gathered, unit.owner, unit.name, self.group)
+        return unit.gather_chunks(unit.gathered, self.group)
 
     def reduce(self, unit: FlatUnit) -> Work:
         if unit.owner is None:

@@ -6,6 +6,7 @@ it ends the process when the caller has gone.
 """
 
 import faulthandler
+import gc
 import linecache
 import os
 import pickle
@@ -98,11 +99,15 @@ class _Rank:
         faulthandler.enable()
         set_reporter(self.report)
         self.answer(join, self.assignment)
+        gc.freeze()
         while True:
             self.run, order = self.orders.get()
             if order is None:
                 break
             self.answer(self.obey, order)
+            # A model's hooks refer back to it, so only a collection frees its memory: the next
+            # run must not find it there. Quick, since what came before is frozen.
+            gc.collect()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)  # nothing is left to tidy up, and nothing may hold up the caller

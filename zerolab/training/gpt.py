@@ -55,16 +55,16 @@ class Attention(nn.Module):
 
     def __init__(self, shape: GPTShape) -> None:
         super().__init__()
-        self.heads = shape.heads
+        self.head_width = shape.width // shape.heads
         self.qkv = nn.Linear(shape.width, 3 * shape.width)
         self.projection = nn.Linear(shape.width, shape.width)
 
     def forward(self, x: Tensor) -> Tensor:
-        B, T, C = x.shape
-        qkv = self.qkv(x).view(B, T, 3, self.heads, C // self.heads)  # (B, T, 3C) -> 5 axes
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (B, H, T, C/H)
+        qkv = self.qkv(x)  # (B, T, C) -> (B, T, 3C)
+        B, T, _ = qkv.shape
+        q, k, v = qkv.view(B, T, 3, -1, self.head_width).permute(2, 0, 3, 1, 4)  # (B, H, T, C/H)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.projection(y.transpose(1, 2).reshape(B, T, C))  # heads side by side again
+        return self.projection(y.transpose(1, 2).reshape(B, T, -1))  # heads side by side again
 
 
 class MLP(nn.Module):
@@ -94,6 +94,13 @@ class Block(nn.Module):
         return x + self.mlp(self.mlp_norm(x))
 
 
+class CrossEntropy(nn.Module):
+    """The mean over tokens, in nats; a module, so that tensor parallelism can replace it."""
+
+    def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())  # (B, T, V) -> (B·T, V)
+
+
 class GPT(nn.Module):
     """Tokens in; the loss out where targets are given, else logits."""
 
@@ -107,6 +114,7 @@ class GPT(nn.Module):
         self.head = nn.Linear(shape.width, shape.vocabulary, bias=False)
         if shape.tied:
             self.head.weight = self.token_embedding.weight
+        self.loss = CrossEntropy()
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -139,4 +147,4 @@ class GPT(nn.Module):
         logits = self.head(self.final_norm(x))  # (B, T, C) -> (B, T, V)
         if targets is None:
             return logits
-        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())  # over B·T tokens
+        return self.loss(logits, targets)

@@ -1,0 +1,236 @@
+"""Tensor parallelism against one process: the same parameters, and the textbook's messages."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+from reference import difference
+from torch import nn
+
+from zerolab.training.gpt import GPT, GPTShape
+
+# Heads, width and vocabulary that 2, 3 and 4 divide.
+SHAPE = GPTShape(vocabulary=60, context=12, layers=2, heads=12, width=48)
+
+
+def tokens_of(step: int, size: int = 4) -> tuple:
+    generator = torch.Generator().manual_seed(step)
+    tokens = torch.randint(0, SHAPE.vocabulary, (size, 13), generator=generator)
+    return tokens[:, :-1], tokens[:, 1:]
+
+
+def train_alone(steps: int = 10, clip: float | None = None) -> dict:
+    torch.manual_seed(0)
+    model = GPT(SHAPE)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for step in range(steps):
+        model(*tokens_of(step)).backward()
+        if clip is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimizer.step()
+        optimizer.zero_grad()
+    return model.state_dict()
+
+
+def train(rank: int, sequence_parallel: bool, clip: float | None = None, tied: bool = False):
+    from zerolab.parallel import TensorParallel
+    from zerolab.runtime.ledger import ledger
+
+    torch.manual_seed(rank)
+    model = TensorParallel(GPT(replace(SHAPE, tied=tied)), sequence_parallel=sequence_parallel)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for step in range(10):
+        ledger.clear()
+        model(*tokens_of(step)).backward()
+        events = [(e.operation, e.label, e.bytes) for e in ledger.events]
+        if clip is not None:
+            model.clip_grad_norm_(clip)
+        optimizer.step()
+        optimizer.zero_grad()
+    if tied:
+        assert model.module.head.weight is model.module.token_embedding.weight
+    return model.full_state_dict(), events, sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_parameters_equal_one_process(world_of, ranks, sequence_parallel):
+    expected = train_alone()
+    for parameters, *_ in world_of(ranks).run(train, sequence_parallel):
+        assert difference(parameters, expected) <= 1e-5
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+def test_clipping_counts_what_every_rank_holds_once(world_of, sequence_parallel):
+    expected = train_alone(clip=0.05)
+    for parameters, *_ in world_of(2).run(train, sequence_parallel, 0.05):
+        assert difference(parameters, expected) <= 1e-5
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_each_layer_waits_for_four_all_reduces(world_of, ranks):
+    _, events, _ = world_of(ranks).run(train, False)[0]
+    activation = 4 * 12 * SHAPE.width * 4  # bytes of batch x sequence x width
+    one = 2 * (ranks - 1) * activation // ranks
+    by_label = Counter(label for operation, label, _ in events if operation == "all-reduce")
+    for layer in range(SHAPE.layers):
+        for label in ("attention.projection", "mlp.projection"):
+            assert by_label.pop(f"blocks.{layer}.{label}") == 1
+        for label in ("attention.qkv backward", "mlp.up backward"):
+            assert by_label.pop(f"blocks.{layer}.{label}") == 1
+    assert by_label == {"token_embedding": 1, "head backward": 1}
+    assert {size for operation, _, size in events if operation == "all-reduce"} == {one}
+    (loss,) = [event for event in events if event[0] != "all-reduce"]
+    assert loss == ("all-gather", "loss", (ranks - 1) * 2 * 4 * 12 * 4)  # two numbers a token
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_sequence_parallelism_sends_the_same_bytes(world_of, ranks):
+    _, plain, _ = world_of(ranks).run(train, False)[0]
+    _, cut, _ = world_of(ranks).run(train, True)[0]
+    in_layers = [e for e in cut if e[1].startswith("blocks") and not e[1].endswith("gradient")]
+    operations = Counter(operation for operation, *_ in in_layers)
+    assert operations == {"all-gather": 4 * SHAPE.layers, "reduce-scatter": 4 * SHAPE.layers}
+    same = sum(size for _, label, size in plain if label.startswith("blocks"))
+    assert sum(size for *_, size in in_layers) == same
+
+
+def test_parameters_are_shared_out(world_of):
+    _, _, whole = world_of(1).run(train, False)[0]
+    _, _, half = world_of(2).run(train, False)[0]
+    kept = SHAPE.context * SHAPE.width + SHAPE.layers * 6 * SHAPE.width + 2 * SHAPE.width
+    assert half == (whole - kept) // 2 + kept  # positions, norms and summed biases are on all
+
+
+def test_a_tied_head_stays_tied(world_of):
+    results = world_of(2).run(train, False, None, True)
+    parameters = results[0][0]
+    assert difference(parameters, results[1][0]) == 0
+    assert torch.equal(parameters["head.weight"], parameters["token_embedding.weight"])
+
+
+def recompute(rank: int, to_the_end: bool) -> list:
+    from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
+
+    from zerolab.parallel import TensorParallel
+    from zerolab.runtime.ledger import ledger
+
+    model = TensorParallel(GPT(SHAPE))
+    for block in model.module.blocks:
+        block.forward = lambda x, run=block.forward: checkpoint(run, x, use_reentrant=False)
+    ledger.clear()
+    with set_checkpoint_early_stop(not to_the_end):
+        model(*tokens_of(0)).backward()
+    return [e.label for e in ledger.events if e.operation == "all-reduce"]
+
+
+def test_recomputation_makes_it_six(world_of):
+    """Torch stops recomputing when backward has what it needs, before a layer's last all-reduce."""
+    for to_the_end, expected in ((True, 6), (False, 5)):
+        labels = world_of(2).run(recompute, to_the_end)[0]
+        assert sum(label.startswith("blocks") for label in labels) == expected * SHAPE.layers
+
+
+def on_a_mesh(rank: int, strategy: str, clip: float | None) -> tuple[dict, float]:
+    """4 ranks as 2 x 2: tensor parallel in pairs, data parallel across them."""
+    import torch.distributed as dist
+
+    from zerolab import ShardedAdam
+    from zerolab.parallel import STRATEGIES, TensorParallel
+
+    tensor_groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    data_groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    tensor_group, data_group = tensor_groups[rank // 2], data_groups[rank % 2]
+    torch.manual_seed(0)
+    model = STRATEGIES[strategy](TensorParallel(GPT(SHAPE), group=tensor_group), group=data_group)
+    optimizer = ShardedAdam(model, lr=1e-3)
+    norm = 0.0
+    for step in range(10):
+        half = slice(rank // 2 * 2, rank // 2 * 2 + 2)
+        tokens, targets = tokens_of(step)
+        model(tokens[half], targets[half]).backward()
+        if clip is not None:
+            norm = model.clip_grad_norm_(clip)
+        optimizer.step()
+        optimizer.zero_grad()
+    return model.full_state_dict(), norm
+
+
+@pytest.mark.parametrize("clip", [None, 0.05])
+@pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero2", "zero3"])
+def test_zero_and_tensor_parallelism_together(world_of, strategy, clip):
+    expected = train_alone(clip=clip)
+    results = world_of(4).run(on_a_mesh, strategy, clip)
+    for parameters, norm in results:
+        assert difference(parameters, expected) <= 1e-5
+        assert norm == pytest.approx(results[0][1], rel=1e-6)
+
+
+def masks(rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """What dropout leaves of ones, after a column layer and after the row layer that follows."""
+    from zerolab.parallel import TensorParallel
+
+    seen = {}
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.down = nn.Linear(8, 64), nn.Linear(64, 32)
+            self.inner, self.outer = nn.Dropout(0.5), nn.Dropout(0.5)
+
+        def forward(self, x):
+            up = self.up(x)
+            seen["inner"] = self.inner(torch.ones_like(up))
+            y = self.down(up * seen["inner"])
+            seen["outer"] = self.outer(torch.ones_like(y))
+            return y * seen["outer"]
+
+    torch.manual_seed(0)
+    model = TensorParallel(Net(), plan={"up": "column", "down": "row"})
+    model(torch.ones(4, 8))
+    return seen["inner"], seen["outer"]
+
+
+def test_dropout_differs_where_split_and_agrees_where_whole(world_of):
+    (inner0, outer0), (inner1, outer1) = world_of(2).run(masks)
+    assert torch.equal(outer0, outer1)
+    assert not torch.equal(inner0, inner1)
+    assert 0.2 < (inner0 == 0).float().mean() < 0.8
+
+
+def wrong(rank: int, case: str) -> None:
+    from zerolab.parallel import TensorParallel
+
+    if case == "heads":
+        TensorParallel(GPT(GPTShape(vocabulary=60, layers=1, heads=4, width=48)))
+    elif case == "width":
+        TensorParallel(nn.Sequential(nn.Linear(4, 4)), plan={"0": "column"})
+    elif case == "kind":
+        TensorParallel(nn.Sequential(nn.Linear(4, 6)), plan={"0": "colum"})
+    elif case == "name":
+        TensorParallel(nn.Sequential(nn.Linear(4, 6)), plan={"mlp.*": "column"})
+    elif case == "model":
+        TensorParallel(nn.Linear(2, 2))
+    elif case == "sequence":
+        TensorParallel(nn.Sequential(nn.Linear(4, 6)), plan={"0": "column"}, sequence_parallel=True)
+    elif case == "tokens":
+        model = TensorParallel(GPT(SHAPE), sequence_parallel=True)
+        model(torch.zeros(1, 10, dtype=torch.long))
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        ("heads", "blocks.0.attention.qkv has 4 heads, which do not divide into 3 ranks"),
+        ("width", "0.weight is 4 wide, which does not divide into 3 ranks"),
+        ("kind", r"plan\['0'\]: got 'colum'; accepted is one of column,"),
+        ("name", r"plan\['mlp.\*'\] names no part of Sequential"),
+        ("model", "there is no plan for Linear, only for GPT"),
+        ("sequence", "does not say where its sequence is cut"),
+        ("tokens", "a sequence of 10 tokens does not divide into 3 parts"),
+    ],
+)
+def test_wrong_input_is_told_in_a_sentence(world_of, case, message):
+    with pytest.raises(Exception, match=message):
+        world_of(3).run(wrong, case)

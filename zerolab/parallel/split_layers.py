@@ -1,0 +1,167 @@
+"""Layers of which each rank computes a part.
+
+    column   y = x Wᵀ with W cut by rows: each rank computes some of the output's features
+    row      y = Σ x_r W_rᵀ with W cut by columns: each rank a part of the sum, which g adds up
+    vocabulary   an embedding of which each rank holds some of the words
+
+A column layer followed by a row layer needs no communication in between: that is the whole trick.
+Every parameter that is cut says how in its `cut` attribute, so that it can be put together again.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from zerolab.parallel.regions import Ranks, enter, gather_columns, leave
+from zerolab.runtime.collectives import all_gather
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a parameter is divided over `ranks`: along `dimension`, within each of `parts` parts.
+
+    parts is 3 for queries, keys and values in one matrix: a rank has its heads' of each.
+    """
+
+    ranks: Ranks
+    dimension: int
+    parts: int = 1
+
+    def own(self, whole: Tensor, name: str) -> Tensor:
+        """This rank's share of a whole tensor."""
+        size, pieces = whole.shape[self.dimension], self.parts * self.ranks.count
+        if size % pieces:
+            parts = f"{self.parts} × " if self.parts > 1 else ""
+            raise ValueError(
+                f"{name} is {size} wide, which does not divide into {parts}{self.ranks.count} "
+                "ranks: choose a number of ranks that divides it"
+            )
+        kept = whole.chunk(pieces, self.dimension)[self.ranks.rank :: self.ranks.count]
+        return torch.cat(kept, self.dimension)
+
+    def whole(self, own: Tensor, name: str) -> Tensor:
+        """The whole tensor, from every rank's share."""
+        shares = own.new_empty(self.ranks.count, *own.shape)
+        shares[self.ranks.rank] = own
+        all_gather(shares.view(-1), name, self.ranks.group).wait()
+        by_rank = [share.chunk(self.parts, self.dimension) for share in shares.unbind()]
+        pieces = [piece for part in zip(*by_rank, strict=True) for piece in part]
+        return torch.cat(pieces, self.dimension)
+
+
+def cut_parameter(parameter: Tensor, cut: Cut, name: str) -> nn.Parameter:
+    """A parameter of this rank's share, marked with how it was cut."""
+    own = nn.Parameter(cut.own(parameter.detach(), name), parameter.requires_grad)
+    own.cut = cut  # type: ignore[attr-defined]
+    return own
+
+
+class _SplitLinear(nn.Module):
+    """What column and row have in common: a linear layer, or GPT-2's, which keeps Wᵀ."""
+
+    def __init__(self, layer: Any, ranks: Ranks, name: str, output: bool, parts: int) -> None:
+        super().__init__()
+        self.ranks, self.name = ranks, name
+        # nn.Linear keeps (output, input); transformers' Conv1D (input, output).
+        self.transposed = not isinstance(layer, nn.Linear)
+        dimension = 0 if output != self.transposed else 1
+        self.weight = cut_parameter(layer.weight, Cut(ranks, dimension, parts), f"{name}.weight")
+        bias = layer.bias
+        if bias is not None and output:
+            bias = cut_parameter(bias, Cut(ranks, 0, parts), f"{name}.bias")
+        self.bias: nn.Parameter | None = bias
+
+    def product(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        return F.linear(x, self.weight.t() if self.transposed else self.weight, bias)
+
+
+class ColumnParallelLinear(_SplitLinear):
+    """(..., in) -> (..., out / N): this rank's features. `shared` leaves f to a module above."""
+
+    def __init__(
+        self,
+        layer: Any,
+        ranks: Ranks,
+        name: str,
+        parts: int = 1,
+        shared: bool = False,
+        gather: bool = False,
+    ) -> None:
+        super().__init__(layer, ranks, name, output=True, parts=parts)
+        self.shared, self.gather = shared, gather
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.shared:
+            x = enter(x, self.ranks, self.name)
+        y = self.product(x, self.bias)
+        return gather_columns(y, self.ranks, f"{self.name} output") if self.gather else y
+
+
+class RowParallelLinear(_SplitLinear):
+    """(..., in / N) -> (..., out): this rank's part of the sum, then g. The bias is added once."""
+
+    def __init__(self, layer: Any, ranks: Ranks, name: str) -> None:
+        super().__init__(layer, ranks, name, output=False, parts=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = leave(self.product(x, None), self.ranks, self.name)
+        return y if self.bias is None else y + self.bias
+
+
+class VocabularyParallelEmbedding(nn.Module):
+    """(...) tokens -> (..., C): a rank looks up the words it holds, g fills in the others'."""
+
+    def __init__(self, layer: nn.Embedding, ranks: Ranks, name: str) -> None:
+        super().__init__()
+        self.ranks, self.name = ranks, name
+        self.weight = cut_parameter(layer.weight, Cut(ranks, 0), f"{name}.weight")
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        words = self.weight.shape[0]
+        local = tokens - self.ranks.rank * words
+        elsewhere = (local < 0) | (local >= words)
+        rows = F.embedding(local.masked_fill(elsewhere, 0), self.weight)
+        return leave(rows.masked_fill(elsewhere.unsqueeze(-1), 0.0), self.ranks, self.name)
+
+
+class VocabularyParallelCrossEntropy(nn.Module):
+    """Mean cross-entropy of logits (..., V/N), of which each rank has its words'.
+
+    Instead of the logits, two numbers a token are gathered: the log of a rank's sum of
+    exponentials, and the target's logit where the rank holds it.
+    """
+
+    def __init__(self, ranks: Ranks, name: str) -> None:
+        super().__init__()
+        self.ranks, self.name = ranks, name
+
+    def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
+        return _CrossEntropy.apply(logits.flatten(0, -2), targets.flatten(), self.ranks, self.name)
+
+
+class _CrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, logits: Tensor, targets: Tensor, ranks: Ranks, label: str) -> Tensor:
+        tokens, words = logits.shape
+        local = targets - ranks.rank * words
+        here = (local >= 0) & (local < words)
+        local = local.masked_fill(~here, 0)
+        numbers = logits.new_empty(ranks.count, 2, tokens, dtype=torch.float32)
+        own = numbers[ranks.rank]
+        own[0] = logits.float().logsumexp(-1)
+        own[1] = logits.gather(-1, local.unsqueeze(-1)).squeeze(-1).masked_fill(~here, 0.0)
+        all_gather(numbers.view(-1), label, ranks.group).wait()
+        log_sum = numbers[:, 0].logsumexp(0)  # over all words
+        ctx.save_for_backward(logits, log_sum, local, here)
+        return (log_sum - numbers[:, 1].sum(0)).mean()
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor):
+        logits, log_sum, local, here = ctx.saved_tensors
+        # softmax minus one at the target, this rank's words of it
+        result = (logits - log_sum.unsqueeze(-1)).exp_()
+        result.scatter_add_(-1, local.unsqueeze(-1), -here.to(result.dtype).unsqueeze(-1))
+        return result.mul_(gradient / len(local)).to(logits.dtype), None, None, None
