@@ -4,6 +4,7 @@
     zerolab traffic --params 7e9 --ranks 64         what each strategy sends in a step
     zerolab compare --ranks 4                       train by each strategy, measure both
     zerolab train --strategy zero3                  train by one
+    zerolab versus --ranks 2                        ZeRO-3 against tensor parallelism
     zerolab check labs/01-memory-accounting.ipynb   grade a lab
 
 Results go to standard output, progress to standard error. Exit status: 0; 1 where a lab is not
@@ -102,7 +103,7 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
     )
     for experiment in (compare, train):
         experiment.add_argument("--ranks", default="4", metavar="N", help="default: 4")
-        experiment.add_argument("--steps", default="200", metavar="K", help="default: 200")
+        experiment.add_argument("--steps", default="120", metavar="K", help="default: 120")
         experiment.add_argument(
             "--corpus", metavar="FILE", help="a text file; default: Python's help topics"
         )
@@ -111,6 +112,17 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
             "--link", metavar="L", help=f"emulate one of {', '.join(accounting.LINKS)}"
         )
         experiment.add_argument("--seed", default="0", metavar="I", help="default: 0")
+
+    versus = command("versus", _versus, "ZeRO-3 against tensor parallelism, by experiment")
+    versus.add_argument("--ranks", default="2", metavar="N", help="default: 2")
+    versus.add_argument(
+        "--tokens",
+        default="64,256,1024",
+        metavar="T,…",
+        help="tokens a step, all ranks together; default: 64,256,1024",
+    )
+    versus.add_argument("--width", default="128", metavar="C", help="of the GPT; default: 128")
+    versus.add_argument("--link", metavar="L", help=f"emulate one of {', '.join(accounting.LINKS)}")
 
     check = command("check", _check, "grade a lab notebook")
     check.add_argument("lab", metavar="LAB.ipynb")
@@ -170,6 +182,44 @@ def _compare(arguments: argparse.Namespace) -> int:
 def _train(arguments: argparse.Namespace) -> int:
     rows = _experiment(arguments, [_strategy("--strategy", arguments.strategy)])
     return _print_json(rows[0].as_dict()) if arguments.json else _print_rows(rows)
+
+
+def _versus(arguments: argparse.Namespace) -> int:
+    from zerolab.runtime.world import MOST_RANKS
+
+    ranks = _whole("--ranks", arguments.ranks, 1, MOST_RANKS)
+    tokens = [_whole("--tokens", count, 1, 10**6) for count in arguments.tokens.split(",")]
+    width = _whole("--width", arguments.width, 1, 10**5)
+    if width % 4:
+        raise InputError("--width", arguments.width, "a multiple of the GPT's 4 heads")
+    if arguments.link is not None:
+        accounting.link(arguments.link)
+
+    from zerolab.runtime.world import World
+    from zerolab.training.gpt import GPTShape
+    from zerolab.training.versus import check, crossing, sweep
+
+    shape = GPTShape(width=width, context=64)
+    for count in tokens:
+        check(ranks, count, shape)
+    with World(ranks, link=arguments.link) as world:
+        found = sweep(world, tokens, shape)
+    crossing_tokens = crossing(ranks, shape)
+    if arguments.json:
+        return _print_json(
+            {
+                "ranks": ranks,
+                "link": arguments.link,
+                "parameters": shape.parameters,
+                "crossing_tokens": crossing_tokens,
+                "sweep": [comparison.as_dict() for comparison in found],
+            }
+        )
+    from zerolab.teaching.tables import versus_notes, versus_table
+
+    setting = _setting(shape.parameters, "fp32", ranks)
+    notes = versus_notes(found, crossing_tokens)
+    return _print(f"A GPT of {setting}", versus_table(found), notes)
 
 
 def _check(arguments: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ from zerolab.accounting.traffic import PASSES
 
 if TYPE_CHECKING:  # comparing needs torch, showing what was compared does not
     from zerolab.training.compare import Row
+    from zerolab.training.versus import Comparison
 
 NAMES = {"ddp": "DDP", "zero1": "ZeRO-1", "zero2": "ZeRO-2", "zero3": "ZeRO-3"}
 STATES = ("parameters", "gradients", "optimizer")
@@ -35,6 +36,42 @@ def traffic_table(sent: Mapping[str, int]) -> Table:
         passes = (_passes(count) for count in PASSES[strategy])
         table.add_row(NAMES[strategy], *passes, decimal_bytes(size))
     return table
+
+
+def versus_table(found: Sequence["Comparison"]) -> Table:
+    """ZeRO-3 beside tensor parallelism, two lines for each number of tokens a step."""
+    table = _table("tokens", "", "kept, MB", "activations, MB", "sent, MB", "messages", "step, ms")
+    table.columns[1].justify = "left"
+    for comparison in found:
+        for name, side in (("ZeRO-3", comparison.zero3), ("tensor", comparison.tensor_parallel)):
+            table.add_row(
+                f"{comparison.tokens:,}" if name == "ZeRO-3" else "",
+                name,
+                _mb(side.persistent),
+                _mb(side.activations),
+                _mb(side.wire_bytes),
+                f"{side.messages:,}",
+                f"{side.step_seconds * 1e3:.0f}",
+                end_section=name != "ZeRO-3",
+            )
+    return table
+
+
+def versus_notes(found: Sequence["Comparison"], crossing: float) -> str:
+    """What a reader should see in the table."""
+    first = found[0]
+    zero3, tensor = first.zero3, first.tensor_parallel
+    return "\n".join(
+        (
+            f"Both send the same at {crossing:,.0f} tokens a step, by the formula: fewer favour "
+            "tensor parallelism.",
+            f"A layer's first weight while it computes: {_shape(zero3.weight_computed)} under "
+            f"ZeRO-3, {_shape(tensor.weight_computed)} under tensor parallelism.",
+            f"Collectives that wait inside a layer: {zero3.inside_a_layer} and "
+            f"{tensor.inside_a_layer} a step.",
+            "Step times are this machine's: compare them as ratios only.",
+        )
+    )
 
 
 def comparison_table(rows: Sequence["Row"]) -> Table:
@@ -113,3 +150,7 @@ def _passes(count: int) -> str:
 
 def _mb(size: int | None) -> str:
     return "–" if size is None else f"{size / 1e6:,.3f}"
+
+
+def _shape(sizes: Sequence[int]) -> str:
+    return " × ".join(map(str, sizes))
