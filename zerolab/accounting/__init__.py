@@ -1,6 +1,21 @@
-"""What training states, traffic and links cost on paper: pure Python, no torch."""
+"""What training costs on paper: pure Python, no torch, every figure with its unit and source.
 
+precision, strategies   bytes for each state, and which states are sharded
+memory                  bytes of training state on a rank
+models, catalogue       shapes and parameter counts; configs reads a config.json
+activations             what autograd keeps, under a named policy; korthikanti's formulas
+moments                 what is alive when: the peak; beside it what a monitor shows
+traffic, links          bytes and messages a step, and what carries them
+step_time, plan         how long a step takes, and what to run on given GPUs
+conventions, estimators, reconciliation   what others count, and why it differs
+quantities, errors      reading and writing numbers; saying what is wrong with one
+"""
+
+from zerolab.accounting.activations import Batch, Keeping
+from zerolab.accounting.catalogue import MODELS, model
+from zerolab.accounting.configs import read_config
 from zerolab.accounting.errors import InputError
+from zerolab.accounting.gpus import GPU, GPUS, gpu
 from zerolab.accounting.links import LINKS, Link, link
 from zerolab.accounting.memory import (
     ModelStates,
@@ -9,31 +24,47 @@ from zerolab.accounting.memory import (
     padding,
     persistent_states,
 )
+from zerolab.accounting.models import Shape
+from zerolab.accounting.moments import Moment, Setup, peak
 from zerolab.accounting.precision import PRECISIONS, Precision, precision_policy
 from zerolab.accounting.quantities import decimal_bytes, gibibytes, gigabytes, parse_count
 from zerolab.accounting.strategies import SHARDING, STRATEGIES, Sharding
-from zerolab.accounting.traffic import unit_wire_bytes, wire_bytes
+from zerolab.accounting.traffic import Traffic, step_traffic, unit_wire_bytes, wire_bytes
 
 __all__ = [
+    "GPU",
+    "GPUS",
     "LINKS",
+    "MODELS",
     "PRECISIONS",
     "SHARDING",
     "STRATEGIES",
+    "Batch",
     "InputError",
+    "Keeping",
     "Link",
     "ModelStates",
+    "Moment",
     "Precision",
+    "Setup",
+    "Shape",
     "Sharding",
+    "Traffic",
     "decimal_bytes",
     "gibibytes",
     "gigabytes",
+    "gpu",
     "largest_model",
     "link",
+    "model",
     "model_states",
     "padding",
     "parse_count",
+    "peak",
     "persistent_states",
     "precision_policy",
+    "read_config",
+    "step_traffic",
     "unit_wire_bytes",
     "wire_bytes",
 ]
