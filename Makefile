@@ -47,9 +47,10 @@ site: $(SITE)/index.html  ## build the book; EXECUTE=1 runs its notebooks again 
 	@echo "The book is ready. Open $(CURDIR)/$(SITE)/index.html, or serve it:"
 	@echo "  $(BIN)/python -m http.server --bind 127.0.0.1 --directory $(SITE) 8000"
 
-# --all, because an incremental build leaves changed static files as they were.
+# --all, because an incremental build leaves changed static files as they were. Warnings, which fail
+# the build, go to stderr; what goes to stdout is said above in fewer words.
 $(SITE)/index.html: $(SITE_SOURCES) $(READY) $(if $(EXECUTE),execute)
-	$(BIN)/jupyter-book build book --all --quiet -W -n --keep-going
+	$(BIN)/jupyter-book build book --all --quiet -W -n --keep-going > /dev/null
 	@touch $@
 
 .PHONY: execute
