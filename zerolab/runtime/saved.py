@@ -21,8 +21,10 @@ class SavedTensors:
     """
 
     def __init__(self, excluded: Iterable[torch.Tensor] = ()) -> None:
-        self._kept: dict[int, torch.UntypedStorage] = {}  # holding it, so that no id is reused
-        self._excluded = {tensor.untyped_storage()._cdata for tensor in excluded}
+        # Both hold the storages: a model may drop a buffer in its forward, and another storage
+        # would take over its identity.
+        self._kept: dict[int, torch.UntypedStorage] = {}
+        self._excluded = {storage._cdata: storage for storage in map(_storage, excluded)}
         self._hooks = saved_tensors_hooks(self._pack, lambda tensor: tensor)
 
     def __enter__(self) -> Self:
@@ -33,7 +35,7 @@ class SavedTensors:
         self._hooks.__exit__(*exception)
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
+        storage = _storage(tensor)
         if storage._cdata not in self._excluded:
             self._kept[storage._cdata] = storage
         return tensor
@@ -41,3 +43,7 @@ class SavedTensors:
     @property
     def bytes(self) -> int:
         return sum(storage.nbytes() for storage in self._kept.values())
+
+
+def _storage(tensor: torch.Tensor) -> torch.UntypedStorage:
+    return tensor.untyped_storage()
