@@ -17,7 +17,7 @@ import weakref
 from collections import Counter
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass_type
 from torch.utils._pytree import tree_leaves
 
 ACTIVATIONS = "activations"  # whatever nobody has claimed: activations and temporaries
@@ -93,6 +93,10 @@ class MemoryMeter(TorchDispatchMode):
         return super().__exit__(*exception)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any(map(is_traceable_wrapper_subclass_type, types)):
+            # A DTensor claims the size of the whole tensor and has no memory of its own: let it
+            # call what it wraps, which comes by here too.
+            return NotImplemented
         result = func(*args, **(kwargs or {}))
         with _lock:
             for leaf in tree_leaves(result):
@@ -102,6 +106,8 @@ class MemoryMeter(TorchDispatchMode):
 
     def _watch(self, storage: torch.UntypedStorage) -> None:
         """Count a storage, or correct what was counted of it."""
+        if storage.device.type == "meta":
+            return
         key, size, category = storage._cdata, storage.nbytes(), _category(storage)
         if key in self._watched:
             reference, old_category, old_size = self._watched[key]
