@@ -5,31 +5,16 @@ counted; elsewhere on the shared interface, where a busy machine would make it f
 """
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from zerolab.runtime.wire import own_loopback
+
 SCRIPT = Path(__file__).with_name("wire_script.py")
 FACTOR = {"ddp": 2, "zero1": 2, "zero2": 2, "zero3": 3}
-OWN_NAMESPACE = [
-    "unshare",
-    "--net",
-    "--map-root-user",
-    "sh",
-    "-c",
-    'ip link set lo up && exec "$@"',
-]
-
-
-def prefix() -> list[str]:
-    """The command that gives what follows a loopback interface of its own, or none."""
-    if not (shutil.which("unshare") and shutil.which("ip")):
-        return []
-    trial = subprocess.run([*OWN_NAMESPACE, "sh", "true"], capture_output=True)
-    return [*OWN_NAMESPACE, "sh"] if trial.returncode == 0 else []
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +22,10 @@ def measured() -> dict:
     if not sys.platform.startswith("linux"):
         pytest.skip("only Linux counts the bytes of its loopback interface")
     run = subprocess.run(
-        [*prefix(), sys.executable, str(SCRIPT)], stdout=subprocess.PIPE, check=True, timeout=300
+        [*own_loopback(), sys.executable, str(SCRIPT)],
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=300,
     )
     return json.loads(run.stdout)
 
