@@ -1,0 +1,70 @@
+"""Ours against the systems themselves: same data, same seed, same losses."""
+
+from functools import cache
+
+import pytest
+import reference
+import torch
+
+from zerolab import World
+from zerolab.parallel import STRATEGIES
+from zerolab.training.engines import ENGINES, engine, installed
+from zerolab.training.gpt import GPT
+
+alone = cache(reference.train_alone)
+
+
+def train(rank: int, ranks: int, name: str, share: int | None = None) -> list[float]:
+    """The loss in each of ten steps, on one share of the global batch: this rank's own."""
+    torch.manual_seed(0)
+    step = engine(name, GPT(reference.SHAPE), reference.LEARNING_RATE)
+    share = rank if share is None else share
+    return [step(*reference.batch(i, share, ranks)).item() for i in range(reference.STEPS)]
+
+
+def mean(by_rank: list[list[float]]) -> list[float]:
+    """The mean over the ranks, step by step."""
+    return [sum(step) / len(step) for step in zip(*by_rank, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def losses():
+    """The mean loss of each step, by engine and ranks.
+
+    On ranks of this module's own: what the peers do to torch must not reach other tests.
+    """
+    with World(2, device="cpu", threads=1) as two, World(3, device="cpu", threads=1) as three:
+        worlds = {2: two, 3: three}
+        yield cache(lambda name, ranks: mean(worlds[ranks].run(train, ranks, name)))
+
+
+def needs(name: str) -> None:
+    if not installed(name):
+        pytest.skip(f"{name} IS NOT COMPARED: DeepSpeed is not installed (requirements.txt has it)")
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_every_engine_learns_what_one_process_learns(losses, name):
+    needs(name)
+    _, expected = alone()
+    assert losses(name, 2) == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("ours", STRATEGIES)
+@pytest.mark.parametrize("peer", [name for name in ENGINES if name not in STRATEGIES])
+def test_ours_agree_with_every_peer(losses, peer, ours):
+    needs(peer)
+    assert losses(ours, 2) == pytest.approx(losses(peer, 2), abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["zero3", "fsdp2"])
+def test_on_three_ranks_too(losses, name):
+    """Where hardly a tensor divides by the ranks."""
+    _, expected = alone()
+    assert losses(name, 3) == pytest.approx(expected, abs=1e-4)
+
+
+def test_ranks_that_do_not_communicate_would_be_noticed(world_of):
+    _, expected = alone()
+    apart = mean([world_of(1).run(train, 2, "ddp", share)[0] for share in range(2)])
+    assert apart != pytest.approx(expected, abs=1e-4)
