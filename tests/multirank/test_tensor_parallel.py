@@ -234,3 +234,90 @@ def wrong(rank: int, case: str) -> None:
 def test_wrong_input_is_told_in_a_sentence(world_of, case, message):
     with pytest.raises(Exception, match=message):
         world_of(3).run(wrong, case)
+
+
+# -- other people's models, and other people's tensor parallelism --------------------------------
+
+
+def hugging_face(name: str) -> nn.Module:
+    """A small model of that architecture, random weights, no dropout."""
+    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    if name == "gpt2":
+        config = GPT2Config(
+            vocab_size=60, n_positions=12, n_embd=48, n_layer=2, n_head=12,
+            resid_pdrop=0, embd_pdrop=0, attn_pdrop=0,
+        )  # fmt: skip
+        return GPT2LMHeadModel(config)
+    config = LlamaConfig(
+        vocab_size=60, hidden_size=48, intermediate_size=96, num_hidden_layers=2,
+        num_attention_heads=12, num_key_value_heads=4 if name == "llama grouped" else 12,
+        max_position_embeddings=12, tie_word_embeddings=name == "llama tied",
+    )  # fmt: skip
+    return LlamaForCausalLM(config)
+
+
+def train_hugging_face(rank: int, name: str, split: bool) -> dict:
+    from zerolab.parallel import TensorParallel
+
+    module = hugging_face(name)
+    model = TensorParallel(module) if split else module
+    # Gradients that are nothing but rounding (a key's bias) must not become whole steps.
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, eps=1e-6)
+    for step in range(10):
+        tokens, _ = tokens_of(step)
+        model(input_ids=tokens, labels=tokens).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model.full_state_dict() if split else model.state_dict()
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks"),
+    [("gpt2", 2), ("gpt2", 3), ("llama", 2), ("llama", 3), ("llama grouped", 4), ("llama tied", 2)],
+)
+def test_models_of_transformers(world_of, name, ranks):
+    expected = train_hugging_face(0, name, False)
+    for parameters in world_of(ranks).run(train_hugging_face, name, True):
+        assert difference(parameters, expected) <= 1e-5
+
+
+def train_by_torch(rank: int) -> tuple[dict, list[float]]:
+    """torch's own parallelize_module, with the same cuts."""
+    import torch.distributed as dist
+    from torch.distributed.tensor import Replicate
+    from torch.distributed.tensor import parallel as tp
+
+    torch.manual_seed(0)
+    module = hugging_face("llama")
+    mesh = dist.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),))
+    plan: dict = {"lm_head": tp.ColwiseParallel(output_layouts=Replicate())}
+    for layer in range(2):
+        for column in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
+                       "mlp.gate_proj", "mlp.up_proj"):  # fmt: skip
+            plan[f"model.layers.{layer}.{column}"] = tp.ColwiseParallel()
+        for row in ("self_attn.o_proj", "mlp.down_proj"):
+            plan[f"model.layers.{layer}.{row}"] = tp.RowwiseParallel()
+    tp.parallelize_module(module, mesh, plan)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=1e-3, eps=1e-6, foreach=False)
+    losses = []
+    for step in range(10):
+        tokens, _ = tokens_of(step)
+        loss = module(input_ids=tokens, labels=tokens).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    whole = {
+        name: value.full_tensor() if hasattr(value, "full_tensor") else value
+        for name, value in module.state_dict().items()
+    }
+    return whole, losses
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_torchs_own_computes_the_same(world_of, ranks):
+    ours = world_of(ranks).run(train_hugging_face, "llama", True)[0]
+    theirs, _ = world_of(ranks).run(train_by_torch)[0]
+    assert difference(ours, theirs) <= 1e-5
