@@ -9,6 +9,8 @@ import pytest
 
 from zerolab.cli import main
 
+pytestmark = pytest.mark.quick
+
 
 def call(capsys, *arguments):
     """Exit status, standard output and standard error of one command."""

@@ -12,6 +12,8 @@ from zerolab.teaching import plots
 from zerolab.teaching.tables import comparison_notes, comparison_table
 from zerolab.training.compare import Row
 
+pytestmark = pytest.mark.quick
+
 DDP = Row(
     strategy="ddp",
     ranks=4,

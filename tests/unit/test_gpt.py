@@ -7,6 +7,8 @@ import torch
 
 from zerolab.training.gpt import GPT, GPT_34M, GPTShape
 
+pytestmark = pytest.mark.quick
+
 
 def count(model):
     return sum(p.numel() for p in model.parameters())  # tied tensors are listed once

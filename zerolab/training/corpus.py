@@ -103,7 +103,7 @@ class Corpus:
         return _windows(self.train, starts[rank * size : (rank + 1) * size], length)
 
     def held_out_batch(
-        self, rank: int, ranks: int, length: int, count: int = 64
+        self, rank: int, ranks: int, length: int, count: int = 120
     ) -> tuple[Tensor, Tensor]:
         """This rank's share of at least `count` sequences spread evenly over the held-out text.
 
