@@ -1,8 +1,10 @@
 """One environment: the pins, conda's file, the package's ranges and what is installed agree."""
 
+import ast
 import re
+import sys
 import tomllib
-from importlib.metadata import distributions, version
+from importlib.metadata import distributions, packages_distributions, version
 from pathlib import Path
 
 import pytest
@@ -63,6 +65,32 @@ def test_everything_that_is_needed_is_pinned():
         if here(requirement) and not (name == "torch" and _is_cuda(requirement.name))
     }
     assert needed - set(PINS) == set()
+
+
+def test_everything_that_is_imported_is_pinned():
+    """No file here leans on a package that happens to be installed."""
+    named = {"lately_written"}  # by the test that imports it
+    homes = packages_distributions()
+    loose = {
+        f"{path.relative_to(ROOT)}: {module}"
+        for folder in ("zerolab", "tests", "book")
+        for path in (ROOT / folder).rglob("*.py")
+        for module in _imported(path) - named
+        if not {canonicalize_name(home) for home in homes.get(module, [module])} & set(PINS)
+    }
+    assert loose == set()
+
+
+def _imported(path: Path) -> set[str]:
+    """Top-level modules that a file imports, neither Python's nor the project's own."""
+    modules = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            modules |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            modules.add(node.module.partition(".")[0])
+    own = {"zerolab", *(found.stem for found in (ROOT / "tests").rglob("*.py"))}
+    return modules - own - set(sys.stdlib_module_names)
 
 
 def _is_cuda(name: str) -> bool:
