@@ -1,0 +1,116 @@
+"""Loading: check everything, then fill what this rank keeps."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from zerolab.parallel.flat import Run
+from zerolab.parallel.strategy import Strategy
+from zerolab.runtime import memory
+from zerolab.runtime.collectives import sum_over_ranks
+from zerolab.training.checkpoint.checks import check_model, check_optimizer, check_pair
+from zerolab.training.checkpoint.contents import MASTER, persistent_buffers
+from zerolab.training.checkpoint.index import CheckpointError
+from zerolab.training.checkpoint.reader import Checkpoint
+from zerolab.training.checkpoint.targets import (
+    StateTarget,
+    fill,
+    parameter_targets,
+    set_hyperparameters,
+    state_targets,
+)
+
+
+@torch.no_grad()
+def load(
+    folder: str | Path, model: nn.Module, optimizer: torch.optim.Optimizer | None = None
+) -> Any:
+    """Load a model and its optimizer's state; returns the `extra` that was saved.
+
+    model, optimizer: a strategy and its sharded optimizer, on all ranks; or a plain module and a
+        torch optimizer of the same class, in one process.
+
+    Where an fp32 master copy was saved and the optimizer is loaded too, parameters are rounded from
+    that. Raises CheckpointError before anything is changed, on all ranks where one of them finds
+    that a file is missing, damaged or foreign, or that names or shapes do not fit.
+    """
+    check_pair(model, optimizer)
+    checkpoint = error = None
+    targets: list[StateTarget] = []
+    try:
+        checkpoint = Checkpoint(folder)
+        check_model(checkpoint, model)
+        if optimizer is not None:
+            targets = state_targets(model, optimizer)
+            check_optimizer(checkpoint, model, optimizer, targets)
+    except CheckpointError as found:
+        error = found
+    if isinstance(model, Strategy):
+        error = _first_error(model, error)
+    if error is not None:
+        raise error
+    assert checkpoint is not None
+    _fill_model(checkpoint, model, with_masters=optimizer is not None)
+    if optimizer is not None:
+        _fill_optimizer(checkpoint, optimizer, targets)
+    return checkpoint.extra
+
+
+def _fill_model(checkpoint: Checkpoint, model: nn.Module, with_masters: bool) -> None:
+    for tensor, runs in parameter_targets(model):
+        fill(tensor, runs, partial(_parameter, checkpoint, with_masters))
+    for name, buffer in persistent_buffers(model).items():
+        buffer.copy_(checkpoint.model.whole(name))
+
+
+def _fill_optimizer(
+    checkpoint: Checkpoint, optimizer: torch.optim.Optimizer, targets: list[StateTarget]
+) -> None:
+    assert checkpoint.optimizer_index is not None
+    saved, scalars = checkpoint.optimizer, checkpoint.optimizer_index["scalars"]
+    for group, settings in zip(
+        optimizer.param_groups, checkpoint.optimizer_index["groups"], strict=True
+    ):
+        set_hyperparameters(group, settings)
+    for target in targets:
+        if target.has_master:
+            fill(target.updated, target.runs, partial(_parameter, checkpoint, True))
+        optimizer.state.pop(target.updated, None)  # before the new one takes memory
+        group = optimizer.param_groups[target.group]
+        on_device = group.get("fused") or group.get("capturable")  # where torch keeps step counts
+        state: dict[str, Tensor] = {}
+        for key in checkpoint.state_keys(target.names[0]):
+            if key in scalars:
+                value = saved.whole(f"{target.names[0]}.{key}").clone()
+                state[key] = value.to(target.updated.device) if on_device else value
+            elif key != MASTER:
+                state[key] = target.updated.new_zeros(target.updated.shape)
+                fill(state[key], target.runs, partial(_state, checkpoint, key))
+        if state:
+            optimizer.state[target.updated] = state
+        for value in state.values():
+            memory.tag(value, "optimizer")
+
+
+def _parameter(checkpoint: Checkpoint, with_masters: bool, run: Run) -> Tensor:
+    """A parameter's elements, as precisely as they were saved."""
+    if with_masters and MASTER in checkpoint.state_keys(run.name):
+        return _state(checkpoint, MASTER, run)
+    return checkpoint.model.elements(run.name, run.first, run.last)
+
+
+def _state(checkpoint: Checkpoint, key: str, run: Run) -> Tensor:
+    return checkpoint.optimizer.elements(f"{run.name}.{key}", run.first, run.last)
+
+
+def _first_error(model: Strategy, error: CheckpointError | None) -> CheckpointError | None:
+    """This rank's error, else that of the lowest rank that has one, else None."""
+    if not sum_over_ranks(error is not None, model.device, "checkpoint", model.group):
+        return None
+    errors: list[CheckpointError | None] = [None] * dist.get_world_size(model.group)
+    dist.all_gather_object(errors, error, model.group)
+    return error or next(filter(None, errors))
