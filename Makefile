@@ -74,8 +74,9 @@ check: $(READY)  ## the quick part of the tests, in minutes
 lab: $(READY)  ## open JupyterLab on this machine only
 	$(BIN)/jupyter lab --ServerApp.ip=127.0.0.1 $(if $(filter 0,$(shell id -u)),--allow-root)
 
-bench: $(READY)  ## measure how fast ranks start
+bench: $(READY)  ## measure how fast ranks start, and ours against torch's and DeepSpeed's (hours)
 	$(BIN)/python tests/benchmarks/world.py
+	$(BIN)/zerolab bench
 
 clean:  ## remove what the other targets made, .venv apart
 	rm -rf book/_build build ./*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis zerolab-compare.*

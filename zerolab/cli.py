@@ -5,6 +5,7 @@
     zerolab compare --ranks 4                       train by each strategy, measure both
     zerolab train --strategy zero3                  train by one
     zerolab versus --ranks 2                        ZeRO-3 against tensor parallelism
+    zerolab bench --pairs zero3/fsdp2               ours against the systems themselves
     zerolab check labs/01-memory-accounting.ipynb   grade a lab
 
 Results go to standard output, progress to standard error. Exit status: 0; 1 where a lab is not
@@ -124,6 +125,21 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
     versus.add_argument("--width", default="128", metavar="C", help="of the GPT; default: 128")
     versus.add_argument("--link", metavar="L", help=f"emulate one of {', '.join(accounting.LINKS)}")
 
+    bench = command("bench", _bench, "ours against the systems themselves, as ratios")
+    bench.add_argument("--ranks", default="2,4", metavar="N,…", help="default: 2,4")
+    bench.add_argument(
+        "--tokens",
+        default="128,512",
+        metavar="T,…",
+        help="tokens a rank, multiples of the context of 128; default: 128,512",
+    )
+    bench.add_argument(
+        "--pairs",
+        metavar="A/B,…",
+        help="such as zero3/fsdp2; default: all that have a bar and are installed",
+    )
+    bench.add_argument("--rounds", default="3", metavar="R", help="the quietest counts; default: 3")
+
     check = command("check", _check, "grade a lab notebook")
     check.add_argument("lab", metavar="LAB.ipynb")
     return parser, commands
@@ -222,6 +238,46 @@ def _versus(arguments: argparse.Namespace) -> int:
     return _print(f"A GPT of {setting}", versus_table(found), notes)
 
 
+def _bench(arguments: argparse.Namespace) -> int:
+    """Check all input before the first process starts; then measure, with a progress bar."""
+    from zerolab.runtime.world import MOST_RANKS
+
+    ranks = [_whole("--ranks", count, 1, MOST_RANKS) for count in arguments.ranks.split(",")]
+    rounds = _whole("--rounds", arguments.rounds, 1, 100)
+    tokens = [_whole("--tokens", count, 1, 10**6) for count in arguments.tokens.split(",")]
+
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from zerolab.training.bench import BARS, SHAPE, bench
+    from zerolab.training.engines import installed, require
+
+    for count in tokens:
+        if count % SHAPE.context:
+            raise InputError("--tokens", count, f"a multiple of the context of {SHAPE.context}")
+    if arguments.pairs is None:
+        pairs = [pair for pair in BARS if all(map(installed, pair))]
+    else:
+        pairs = [_pair(text) for text in arguments.pairs.split(",")]
+    for name in {name for pair in pairs for name in pair}:
+        require("--pairs", name)
+
+    progress = Progress(console=Console(stderr=True))
+    measurements = len(pairs) * len(ranks) * len(tokens) * (2 * rounds + 2)
+    task = progress.add_task("measuring", total=measurements)
+    with progress:
+        found = list(
+            bench(pairs, ranks, tokens, rounds, on_measurement=lambda: progress.advance(task))
+        )
+    if arguments.json:
+        return _print_json([row.as_dict() for row in found])
+    from zerolab.teaching.tables import bench_notes, bench_table
+
+    left_out = [pair for pair in BARS if arguments.pairs is None and pair not in pairs]
+    setting = f"A GPT of {SHAPE.parameters:,} parameters, fp32: ours over the peer"
+    return _print(setting, bench_table(found), bench_notes(found, left_out))
+
+
 def _check(arguments: argparse.Namespace) -> int:
     from zerolab.teaching.checks.grading import grade
 
@@ -312,6 +368,13 @@ def _strategy(option: str, name: str) -> str:
     if name not in STRATEGIES:
         raise unknown_name(option, name, STRATEGIES)
     return name
+
+
+def _pair(text: str) -> tuple[str, str]:
+    ours, slash, peer = text.partition("/")
+    if not (ours and slash and peer):
+        raise InputError("--pairs", text, "two engines with a slash between, as zero3/fsdp2")
+    return ours, peer
 
 
 def _print_json(value: Any) -> int:

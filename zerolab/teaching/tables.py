@@ -10,6 +10,7 @@ from zerolab.accounting import ModelStates, decimal_bytes
 from zerolab.accounting.traffic import PASSES
 
 if TYPE_CHECKING:  # comparing needs torch, showing what was compared does not
+    from zerolab.training.bench import Row as BenchRow
     from zerolab.training.compare import Row
     from zerolab.training.versus import Comparison
 
@@ -113,6 +114,38 @@ def comparison_notes(rows: Sequence["Row"]) -> str:
     )
 
 
+def bench_table(rows: Sequence["BenchRow"]) -> Table:
+    """Ratios of ours over the peer, a section a pair: its bars, and a line for each size."""
+    table = _table("ours / peer", "ranks", "tokens", "step time", "CPU", "peak", "wire")
+    names = ("step_seconds", "cpu_seconds", "peak_bytes", "wire_bytes")
+    for index, row in enumerate(rows):
+        pair = (row.ours, row.peer)
+        before, after = (rows[i : i + 1] if i >= 0 else [] for i in (index - 1, index + 1))
+        if not any(pair == (other.ours, other.peer) for other in before):
+            bars = (getattr(row.bar, name) for name in names)
+            table.add_row(" / ".join(pair), "at most", "", *map(_ratio, bars))
+        cells = (
+            _ratio(getattr(row.ratio, name)) + (" ✗" if name in row.missed else "  ")
+            for name in names
+        )
+        last = not any(pair == (other.ours, other.peer) for other in after)
+        table.add_row("", str(row.ranks), str(row.tokens), *cells, end_section=last)
+    return table
+
+
+def bench_notes(rows: Sequence["BenchRow"], left_out: Sequence[tuple[str, str]]) -> str:
+    """The verdict, and what a reader should know of the table."""
+    missed = [row for row in rows if row.missed]
+    verdict = f"{len(rows) - len(missed)} of {len(rows)} lines are within all their bars."
+    notes = [f"{verdict} ✗ marks a ratio above its bar." if missed else verdict]
+    if any(row.ratio.wire_bytes is None for row in rows):
+        notes.append("Here nothing counts the bytes on the wire.")
+    if left_out:
+        pairs = ", ".join(" / ".join(pair) for pair in left_out)
+        notes.append(f"NOT MEASURED, because DeepSpeed is not installed: {pairs}.")
+    return "\n".join(notes)
+
+
 def _states_note(rows: Sequence["Row"]) -> str:
     wrong = [NAMES[row.strategy] for row in rows if row.persistent != row.predicted]
     if wrong:
@@ -150,6 +183,10 @@ def _passes(count: int) -> str:
 
 def _mb(size: int | None) -> str:
     return "–" if size is None else f"{size / 1e6:,.3f}"
+
+
+def _ratio(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
 
 
 def _shape(sizes: Sequence[int]) -> str:

@@ -11,7 +11,7 @@ how it moves. Each is set up as its own tutorial does it, in the process group t
     torch-zero1                        ZeroRedundancyOptimizer, over DistributedDataParallel
     fsdp1-grad-op                      FullyShardedDataParallel, SHARD_GRAD_OP; a unit a block
     fsdp1                              the same, FULL_SHARD
-    fsdp2                              fully_shard of each block and of the root, resharded
+    fsdp2                              fully_shard of each block and of the root, all resharded
     deepspeed1 deepspeed2 deepspeed3   DeepSpeed's stages; needs `pip install deepspeed`
 """
 
@@ -36,20 +36,22 @@ _BUCKET = 5_000_000
 
 
 def engine(name: str, model: nn.Module, lr: float) -> Step:
-    """One training step of a model whose forward returns its loss, by the system of that name.
-
-    Raises InputError where the name is unknown, or the system is not installed.
-    """
-    if name not in ENGINES:
-        raise unknown_name("engine", name, ENGINES)
-    if not installed(name):
-        raise InputError("engine", name, "what is installed; pip install deepspeed for this one")
+    """One training step of a model whose forward returns its loss, by the system of that name."""
+    require("engine", name)
     return ENGINES[name](model, lr)
 
 
 def installed(name: str) -> bool:
     """Whether this engine's package is there: all but DeepSpeed come with torch."""
     return not name.startswith("deepspeed") or find_spec("deepspeed") is not None
+
+
+def require(option: str, name: str) -> None:
+    """Raises InputError where an engine's name is unknown, or it is not installed."""
+    if name not in ENGINES:
+        raise unknown_name(option, name, ENGINES)
+    if not installed(name):
+        raise InputError(option, name, "an engine that is installed: pip install deepspeed")
 
 
 def _loop(model: nn.Module, optimizer: torch.optim.Optimizer) -> Step:
@@ -105,7 +107,7 @@ def _fsdp2(model: nn.Module, lr: float) -> Step:
 
     for block in _blocks(model):
         fully_shard(block)
-    fully_shard(model)
+    fully_shard(model, reshard_after_forward=True)  # by default the root would stay whole
     return _loop(model, _adam(model, lr))
 
 

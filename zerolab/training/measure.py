@@ -59,7 +59,7 @@ class Measurement:
             with MemoryMeter() as self._meter:
                 yield
             self._peak, self._meter = self._meter.peak, None
-            self._traffic = _traffic()
+            self._traffic = traffic()
         else:
             start = perf_counter()
             yield
@@ -78,7 +78,7 @@ class Measurement:
         timed = len(self._seconds)
         if not timed:
             raise ValueError(f"{self._steps} steps are too few to measure: take {FEWEST_STEPS}")
-        (first_sent, first_crossed), (sent, crossed) = self._traffic, _traffic()
+        (first_sent, first_crossed), (sent, crossed) = self._traffic, traffic()
         return Cost(
             persistent=self._persistent,
             peak=self._peak,
@@ -88,7 +88,7 @@ class Measurement:
         )
 
 
-def _traffic() -> tuple[int, int | None]:
+def traffic() -> tuple[int, int | None]:
     """This rank's ledger and the loopback counter, when all ranks have sent what they had to."""
     dist.barrier()
     # Between GPUs nothing goes over loopback, so there the counter says nothing.
