@@ -12,7 +12,10 @@ gathered unit is little beside the shards. Blocks are what models keep in lists:
       final_norm           unit
       head                 unit
 
-Parameters that a module on the way to a list holds itself form a unit of that module's own.
+Parameters that a module on the way to a list holds itself form a unit of that module's own. A unit
+must be called as a module, because that is when it is gathered: lists of parameters belong to
+whoever reads them, and torch's own layers, which read their children's weights past them, stay
+whole.
 """
 
 import warnings
@@ -20,6 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 
 _LISTS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 _LARGE = 0.5  # of all parameters: what is larger is opened up, or warned about
@@ -28,12 +32,12 @@ _LARGE = 0.5  # of all parameters: what is larger is opened up, or warned about
 def find_units(module: nn.Module, names: Sequence[str] | None = None) -> dict[str, nn.Module]:
     """The modules that become units, by name, in the order of the module tree.
 
-    names: patterns such as "blocks.*" that name them instead; parameters outside of them form units
-    of the modules above.
+    names: patterns such as "blocks.*" that name them instead, where * stands for one part of a
+    name; parameters outside of them form units of the modules above.
     """
     if names is not None:
         return _named(module, names)
-    found = dict(_open(module, ""))
+    found = dict(_open(module, "")) if _may_be_opened(module) else {"": module}
     _warn_of_giants(module, found)
     return found
 
@@ -45,19 +49,31 @@ def parameter_owner(name: str, units: Iterable[str]) -> str:
 
 
 def _named(module: nn.Module, names: Sequence[str]) -> dict[str, nn.Module]:
-    modules = dict(module.named_modules())
     found = {
         name: child
-        for name, child in modules.items()
-        if name and any(fnmatchcase(name, pattern) for pattern in names)
+        for name, child in module.named_modules()
+        if name and any(_matches(name, pattern) for pattern in names)
     }
     for pattern in names:
-        if not any(fnmatchcase(name, pattern) for name in found):
+        if not any(_matches(name, pattern) for name in found):
             raise ValueError(
                 f"units: {pattern!r} names no part of {type(module).__name__}; its children are "
                 f"{', '.join(name for name, _ in module.named_children())}"
             )
+    for name, child in found.items():
+        if not _is_called(child):
+            raise ValueError(
+                f"units: {name!r} is a {type(child).__name__}, which is not called itself; name "
+                f'what it holds, as in units=["{name}.*"], or what it lies in'
+            )
     return {"": module, **found}
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Whether a dotted name matches part by part: a * stops at a dot, or all of a block's layers
+    would be units as well."""
+    parts, patterns = name.split("."), pattern.split(".")
+    return len(parts) == len(patterns) and all(map(fnmatchcase, parts, patterns))
 
 
 def _open(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
@@ -66,13 +82,26 @@ def _open(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
     total = _count(module)
     for child_name, child in module.named_children():
         path = f"{name}.{child_name}" if name else child_name
-        holds_lists = any(isinstance(part, _LISTS) for part in child.modules())
-        large = _count(child) > _LARGE * total and len(list(child.children())) > 0
         in_list = isinstance(module, _LISTS) and not isinstance(child, _LISTS)
-        if not in_list and (holds_lists or large):
+        large = _count(child) > _LARGE * total and len(list(child.children())) > 0
+        if not in_list and _may_be_opened(child) and (large or _holds_lists(child)):
             yield from _open(child, path)
-        else:
+        elif _is_called(child):
             yield path, child
+
+
+def _may_be_opened(module: nn.Module) -> bool:
+    """Whether a module calls its children, instead of reading their parameters past them."""
+    own = type(module).__module__.startswith("torch.nn.modules.")
+    return not is_parametrized(module) and (not own or _holds_lists(module))
+
+
+def _is_called(module: nn.Module) -> bool:
+    return type(module).forward is not nn.Module.forward
+
+
+def _holds_lists(module: nn.Module) -> bool:
+    return any(isinstance(part, _LISTS) for part in module.modules())
 
 
 def _count(module: nn.Module) -> int:
@@ -85,10 +114,24 @@ def _warn_of_giants(module: nn.Module, units: dict[str, nn.Module]) -> None:
     for name, parameter in module.named_parameters():
         owned[parameter_owner(name, units)] += parameter.numel()
     giant = max(owned, key=lambda unit: owned[unit])
-    if len(owned) > 1 and owned[giant] > _LARGE * total and next(units[giant].children(), None):
+    smaller = _smaller_units(units[giant], giant)
+    if owned[giant] > _LARGE * total and smaller:
         warnings.warn(
             f"unit {giant or type(module).__name__!r} holds {owned[giant] / total:.0%} of all "
             "parameters, so gathering it is nearly gathering the whole model; name smaller units, "
-            'as in units=["encoder.layers.*"]',
+            f'as in units=["{smaller}"]',
             stacklevel=4,
         )
+
+
+def _smaller_units(module: nn.Module, name: str) -> str | None:
+    """A pattern that names the parts of a module; None where it has none that may be units."""
+    if not _may_be_opened(module):
+        return None
+    for child_name, child in module.named_children():
+        if _count(child) == _count(module) and next(child.children(), None):  # a list of one, say
+            return _smaller_units(child, f"{name}.{child_name}" if name else child_name)
+    parts = list(module.children())
+    if not parts or not all(map(_is_called, parts)):
+        return None
+    return f"{name}.*" if name else "*"
