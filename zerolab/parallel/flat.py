@@ -12,9 +12,9 @@ are; *when* they move is the strategy's business. Its tensors, all flat, W = siz
     gradient_shard   [S]          where a strategy that shards gradients keeps the reduced ones
     full             [W]          what the module computes with; its memory is freed by `reshard`
 
-The module's own `nn.Parameter` objects stay the same objects throughout: only their `.data`
-changes, between a view into `full` and a placeholder of NaN. So tied parameters stay tied, and a
-parameter that is read while its unit is released is visibly not a number, instead of stale.
+The module's own `nn.Parameter` objects stay the same objects throughout, so tied parameters stay
+tied: only their `.data` changes, between a view into `full` and a placeholder. While they are
+`Released`, computing with them raises, at the line that does.
 """
 
 from collections.abc import Iterator
@@ -25,6 +25,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from zerolab.parallel.precision import Dtypes
 from zerolab.runtime import memory
@@ -37,6 +38,31 @@ class State(Enum):
     SHARDED = auto()  # released: the module's parameters are placeholders
     UNSHARDING = auto()  # on their way
     UNSHARDED = auto()  # the module can compute
+
+
+class Released(nn.Parameter):
+    """A parameter without values. Its shape, dtype and gradient may be asked for; whatever would
+    make another tensor of it is refused.
+
+    `nn.Parameter` objects become this by their `__class__`, which costs nothing while they are
+    whole.
+    """
+
+    sharded_as: tuple[str, str]  # its name, and its unit's
+
+    @classmethod
+    def __torch_function__(cls, function, types, arguments=(), keywords=None):
+        with torch._C.DisableTorchFunctionSubclass():
+            result = function(*arguments, **(keywords or {}))
+        if any(isinstance(leaf, Tensor) for leaf in tree_leaves(result)):
+            used = [leaf for leaf in tree_leaves((arguments, keywords)) if isinstance(leaf, cls)]
+            name, unit = used[0].sharded_as
+            raise RuntimeError(
+                f"{name} was used outside the forward of {unit}, where it is not gathered; name "
+                "units so that whatever uses it lies inside one, or take its values from "
+                "full_state_dict"
+            )
+        return result
 
 
 class Run(NamedTuple):
@@ -68,6 +94,8 @@ class FlatUnit:
         self.name = name
         self.names = list(named_parameters)
         self.parameters = list(named_parameters.values())
+        for parameter_name, parameter in named_parameters.items():
+            parameter.sharded_as = (parameter_name, name)  # type: ignore[attr-defined]
         self.ranks, rank = dist.get_world_size(group), dist.get_rank(group)
         first = self.parameters[0]
         self.trainable = first.requires_grad
@@ -103,7 +131,8 @@ class FlatUnit:
         self.full = torch.empty_like(whole, dtype=computed) if computed != stored else self.gathered
         memory.tag(self.parameter, "parameters")
         self._views = self.split(self.full)
-        self._placeholder = self.full.new_full((), float("nan"))
+        nothing = float("nan") if self.full.dtype.is_floating_point else 0
+        self._placeholder = self.full.new_full((), nothing)
         self._expose()
         self.state = State.UNSHARDED  # where nothing is transient it stays so
         for buffer in self._transient():
@@ -150,6 +179,12 @@ class FlatUnit:
         for buffer in self._transient():
             _free(buffer)
         self.state = State.SHARDED
+
+    def lends(self, tensor: Tensor) -> bool:
+        """Whether a tensor is a view of what `reshard` frees."""
+        if tensor.layout is not torch.strided or not self._transient():
+            return False
+        return tensor.untyped_storage()._cdata == self.full.untyped_storage()._cdata
 
     # -- gradients ----------------------------------------------------------------------------
 
@@ -262,11 +297,15 @@ class FlatUnit:
 
     def _expose(self) -> None:
         for parameter, view in zip(self.parameters, self._views, strict=True):
+            if type(parameter) is Released:
+                parameter.__class__ = nn.Parameter  # type: ignore[assignment]
             parameter.data = view
 
     def _conceal(self) -> None:
         for parameter, shape in zip(self.parameters, self.shapes, strict=True):
             parameter.data = self._placeholder.expand(shape)
+            if type(parameter) is nn.Parameter:  # other classes have their own say
+                parameter.__class__ = Released
 
 
 def _allocate(tensor: Tensor) -> None:

@@ -20,6 +20,7 @@ rank or on all, counts as a gradient of zero.
 """
 
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -27,15 +28,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Variable
+from torch.nn.modules.batchnorm import _NormBase
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from zerolab.accounting.strategies import SHARDING, Sharding
 from zerolab.parallel.clip import clip_by_global_norm
 from zerolab.parallel.flat import FlatUnit, State
 from zerolab.parallel.layout import Stage, lay_out
 from zerolab.parallel.precision import dtypes
-from zerolab.parallel.schedule import Schedule
+from zerolab.parallel.schedule import Schedule, Use
 from zerolab.parallel.tensor_parallel import TensorParallel, whole_tensor
 from zerolab.runtime.collectives import Work, broadcast
 
@@ -80,7 +82,9 @@ class Strategy(nn.Module):
         self.overlap = overlap
         self._synchronize = True  # False within no_sync
         self._in_backward = False
-        self._uses: dict[FlatUnit, int] = {}  # forwards whose backward is still to come
+        self._uses: Counter[FlatUnit] = Counter()  # forwards whose backward is still to come
+        self._holders: Counter[FlatUnit] = Counter()  # stages that compute with it now
+        self._owed: set[FlatUnit] = set()  # to be reduced before backward ends
         self._reductions: list[tuple[FlatUnit, Work]] = []  # under way
         self._schedule = Schedule()
         self._buffers_seen: dict[str, tuple[int, int]] = {}
@@ -117,13 +121,14 @@ class Strategy(nn.Module):
         if not recomputing:
             self._in_backward = False
             self._broadcast_buffers()
+            self._schedule.forward_begins()
         try:
             output = self.module(*args, **kwargs)
         except BaseException:
             self._abandon()
             raise
         if not recomputing:
-            self._reshard_all(self.units)  # what was gathered ahead in vain
+            self._release_all()  # what was gathered ahead in vain
         return output
 
     @contextmanager
@@ -155,6 +160,7 @@ class Strategy(nn.Module):
 
         Gathers unit by unit, so that no more than one is whole on a device at a time.
         """
+        self._broadcast_buffers()
         whole = {}
         for unit in self.units:
             was_sharded = unit.state is State.SHARDED
@@ -183,48 +189,65 @@ class Strategy(nn.Module):
             unit.begin_unshard(self.gather(unit))
 
     def pre_forward(self, stage: Stage, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        if not torch.is_grad_enabled() or self._in_backward:
+        if self._in_backward:  # recomputing: what is unsharded now is released when backward ends
             self._unshard_all(stage.units)
             return args, kwargs
-        self._unshard_all(stage.units, ahead=self._schedule.forward(stage))
-        for unit in stage.units:
-            self._uses[unit] = self._uses.get(unit, 0) + 1
+        self._holders.update(stage.units)
+        if not torch.is_grad_enabled():
+            self._unshard_all(stage.units)
+            return args, kwargs
+        use, ahead = self._schedule.begin(stage)
+        self._unshard_all(stage.units, ahead)
         # The module's backward has ended when the gradients of its inputs are there. A view of each
         # input, which nothing else uses, tells this module's part from everybody else's.
         leaves, structure = tree_flatten((args, kwargs))
         leaves = [leaf.view_as(leaf) if _differentiable(leaf) else leaf for leaf in leaves]
-        inputs = [leaf for leaf in leaves if _differentiable(leaf)]
-        _when_all_arrived(inputs, lambda: self.post_backward(stage))
+        use.inputs = [leaf for leaf in leaves if _differentiable(leaf)]
+        _when_all_arrived(use.inputs, lambda: self._backward_comes_to(use, False))
         return tree_unflatten(leaves, structure)
 
-    def post_forward(self, stage: Stage, output) -> None:
+    def post_forward(self, stage: Stage, output):
+        leaves, structure = tree_flatten(output)
+        borrowed = [
+            isinstance(leaf, Tensor) and any(unit.lends(leaf) for unit in stage.units)
+            for leaf in leaves
+        ]
+        if any(borrowed):  # a parameter, or a view of one: it would not outlive the module's turn
+            leaves = [
+                leaf.clone() if lent else leaf for leaf, lent in zip(leaves, borrowed, strict=True)
+            ]
+            output = tree_unflatten(leaves, structure)
         if not self._in_backward:
-            self._reshard_all(stage.units)
+            self._release(stage.units)
         if torch.is_grad_enabled():
-            for leaf in tree_leaves(output):
-                if _differentiable(leaf):
-                    leaf.register_hook(lambda _: self.pre_backward(stage))
+            use = None if self._in_backward else self._schedule.latest(stage)
+            self._watch_output(stage, use, leaves)
+        return output
 
-    def pre_backward(self, stage: Stage) -> None:
-        self._begin_backward()
-        self._unshard_all(stage.units, ahead=self._schedule.backward(stage))
+    def pre_backward(self, use: Use) -> None:
+        use.begun = True
+        self._holders.update(use.stage.units)
+        self._unshard_all(use.stage.units, ahead=self._schedule.next_backward())
 
-    def post_backward(self, stage: Stage) -> None:
-        self._begin_backward()
-        self._reshard_all(stage.units)
-        for unit in stage.units:
-            self._uses[unit] = self._uses.get(unit, 0) - 1
-            if self._uses[unit] <= 0:  # else an earlier use of the same unit is still to come
+    def post_backward(self, use: Use) -> None:
+        if use.begun:
+            self._release(use.stage.units)
+        for unit in use.stage.units:
+            self._uses[unit] -= 1
+            self._owed.add(unit)
+            if self._uses[unit] == 0:  # else an earlier use of the same unit is still to come
                 self._start_reduction(unit)
 
     def finalize_backward(self) -> None:
-        """Reduce what no hook has reduced, in one order on all ranks, and wait for all of it."""
-        self._reshard_all(self.units)
+        """Do what no hook has done, in one order on all ranks, and wait for all of it."""
+        self._replay(None)
+        self._release_all()
         for unit in reversed(self.units):
-            if self._uses.pop(unit, 0) > 0 or unit.has_unreduced_gradient:
+            if unit in self._owed or unit.has_unreduced_gradient:
                 self._start_reduction(unit)
         self._finish_reductions()
         self._uses.clear()
+        self._owed.clear()
         self._schedule.step_ended()
         self._in_backward = False
 
@@ -247,14 +270,13 @@ class Strategy(nn.Module):
     def _hook_gradients(self, unit: FlatUnit) -> None:
         # Autograd holds these hooks where the garbage collector does not look: a strong reference
         # from them would keep a model's memory for good.
-        strategy, weak_unit = weakref.proxy(self), weakref.proxy(unit)
+        strategy, weak_unit = weakref.proxy(self), weakref.ref(unit)
 
         def hook(index: int):
-            return lambda _: strategy._gradient_arrived(weak_unit, index)
+            return lambda _: strategy._gradient_arrived(weak_unit(), index)
 
         for index, parameter in enumerate(unit.parameters):
             parameter.register_post_accumulate_grad_hook(hook(index))
-            parameter.sharded_in = unit.name  # type: ignore[attr-defined]
 
     def _unshard_all(self, units: list[FlatUnit], ahead: Stage | None = None) -> None:
         for unit in units:
@@ -265,9 +287,51 @@ class Strategy(nn.Module):
             for unit in ahead.units:
                 self.unshard(unit)
 
-    def _reshard_all(self, units: list[FlatUnit]) -> None:
+    def _release(self, units: list[FlatUnit]) -> None:
+        """A stage is through with its units: whatever no other stage holds is resharded."""
+        self._holders.subtract(units)
         for unit in units:
+            if self._holders[unit] <= 0:
+                unit.reshard()
+
+    def _release_all(self) -> None:
+        self._holders.clear()
+        for unit in self.units:
             unit.reshard()
+
+    def _watch_output(self, stage: Stage, use: Use | None, leaves: list) -> None:
+        """Have autograd say when it comes to these outputs of a stage, to the end of its `use`."""
+        inputs = use.inputs if use else []
+        outputs = [leaf for leaf in leaves if _differentiable(leaf)]
+        if use is not None:
+            self._schedule.end(use, differentiable=bool(outputs))
+            use.inputs = []
+        if outputs:
+            self._uses.update(stage.units if use else [])
+        elif any(unit.sharded for unit in stage.units) and not all(map(_is_plain, leaves)):
+            kinds = ", ".join(sorted({type(leaf).__name__ for leaf in leaves}))
+            raise TypeError(
+                f"{stage.name} returns {kinds}, in which no tensor is found: return tensors, in "
+                "tuples, lists or dicts, or make the class known to torch.utils._pytree"
+            )
+        for leaf in outputs:
+            # An input that is passed through comes back when the stage's backward is over.
+            if not any(leaf is one for one in inputs):
+                leaf.register_hook(lambda _: self._backward_comes_to(use, True, stage))
+
+    def _backward_comes_to(self, use: Use | None, end: bool, stage: Stage | None = None) -> None:
+        self._begin_backward()
+        if use is not None:
+            self._replay((use, end))
+        if stage is not None:  # also where the tape no longer knows: a graph kept for longer
+            self._unshard_all(stage.units)
+
+    def _replay(self, to: tuple[Use, bool] | None) -> None:
+        for use, end in self._schedule.rewind(to):
+            if end:
+                self.pre_backward(use)
+            else:
+                self.post_backward(use)
 
     def _begin_backward(self) -> None:
         """Once a backward: have autograd call `finalize_backward` at its end."""
@@ -277,15 +341,14 @@ class Strategy(nn.Module):
 
     def _gradient_arrived(self, unit: FlatUnit, index: int) -> None:
         self._begin_backward()
-        if unit.state is State.SHARDED:
-            raise RuntimeError(
-                f"{unit.names[index]} was used outside the forward of {unit.name}, where it is not "
-                "gathered; name units so that whatever uses it lies inside one"
-            )
+        if any(unit is reducing for reducing, _ in self._reductions):
+            # Whole parameters may be used outside of their module as well, earlier than inside it.
+            self._finish_reductions()
         unit.accumulate(index)
 
     def _start_reduction(self, unit: FlatUnit) -> None:
         """Reduce while backward goes on; one reduction is under way at a time."""
+        self._owed.discard(unit)
         if not unit.trainable or not self._synchronize:
             return
         self._finish_reductions()
@@ -302,18 +365,22 @@ class Strategy(nn.Module):
     def _abandon(self) -> None:
         """After an exception in forward: no unit is left gathered, no backward is awaited."""
         self._finish_reductions()
-        self._reshard_all(self.units)
+        self._release_all()
         self._uses.clear()
+        self._owed.clear()
         self._schedule.forget()
 
     def _broadcast_buffers(self) -> None:
         """Give every rank rank 0's buffers, where they have changed (batch norm's statistics)."""
-        for name, buffer in self.module.named_buffers():
-            seen = (id(buffer), buffer._version)
-            if self._buffers_seen.get(name) != seen:
+        for path, owner in self.module.named_modules():
+            for key, buffer in owner.named_buffers(path, recurse=False):
+                if self._buffers_seen.get(key) == (id(buffer), buffer._version):
+                    continue
                 buffer.data = buffer.contiguous()
-                broadcast(buffer, 0, name, self.group).wait()
-                self._buffers_seen[name] = (id(buffer), buffer._version)
+                broadcast(buffer, 0, key, self.group).wait()
+                # Batch norm's kernels write its statistics without counting it as a new version.
+                if not (isinstance(owner, _NormBase) and owner.training):
+                    self._buffers_seen[key] = (id(buffer), buffer._version)
 
 
 def _device(group: dist.ProcessGroup | None) -> torch.device:
@@ -326,11 +393,11 @@ def _refuse_replaced_parameters(optimizer: torch.optim.Optimizer, *_) -> None:
     """Before any optimizer's step: it must not have been built on parameters that are sharded."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            if hasattr(parameter, "sharded_in"):
+            if hasattr(parameter, "sharded_as"):
                 raise RuntimeError(
                     f"{type(optimizer).__name__} was built on the parameters of a module that is "
-                    f"sharded (unit {parameter.sharded_in!r}), so its step would change nothing: "
-                    "build ShardedAdam or ShardedOptimizer on the wrapped model"
+                    f"sharded (unit {parameter.sharded_as[1]!r}), so its step would change "
+                    "nothing: build ShardedAdam or ShardedOptimizer on the wrapped model"
                 )
 
 
@@ -360,3 +427,8 @@ def _when_all_arrived(tensors: list[Tensor], action: Callable[[], None]) -> None
 
 def _differentiable(value) -> bool:
     return isinstance(value, Tensor) and value.requires_grad
+
+
+def _is_plain(value) -> bool:
+    """Whether a value hides no tensor."""
+    return value is None or isinstance(value, Tensor | bool | int | float | str)
