@@ -7,6 +7,7 @@ activations             what autograd keeps, under a named policy; korthikanti's
 moments                 what is alive when: the peak; beside it what a monitor shows
 traffic, links          bytes and messages a step, and what carries them
 step_time, plan         how long a step takes, and what to run on given GPUs
+verdict                 does it fit, and the least change that makes it fit
 conventions, estimators, reconciliation   what others count, and why it differs
 quantities, errors      reading and writing numbers; saying what is wrong with one
 """
