@@ -1,6 +1,7 @@
 """Every strategy, on 1 to 4 ranks, against one process on the global batch and against paper."""
 
 from functools import cache
+from itertools import pairwise
 
 import pytest
 import reference
@@ -199,4 +200,4 @@ def test_one_stage_is_whole_at_a_time_and_two_with_overlap(world_of):
     for peak, sizes in world_of(2).run(gathered_at_most, overlap=False):
         assert peak == max(sizes)
     for peak, sizes in world_of(2).run(gathered_at_most, overlap=True):
-        assert peak == max(map(sum, zip(sizes, sizes[1:], strict=False)))
+        assert peak == max(map(sum, pairwise(sizes)))

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from zerolab.parallel.flat import FlatUnit
 from zerolab.parallel.strategy import Strategy
-from zerolab.runtime import memory
+from zerolab.runtime import memory, trace
 
 
 class ShardedOptimizer(torch.optim.Optimizer):
@@ -76,9 +76,11 @@ class ShardedOptimizer(torch.optim.Optimizer):
             if parts and unit.kept_gradient is not None:
                 for part in parts:
                     part.take_gradient(unit.kept_gradient, self.loss_scale)
+                trace.begin("step", unit.name)
                 self.inner.step()  # torch's optimizers pass over parameters without a gradient
                 for part in parts:
                     part.finish()
+                trace.end("step", unit.name)
                 published.append(self.model.publish(unit))
         for work in published:
             work.wait()

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from zerolab.parallel.precision import Dtypes
-from zerolab.runtime import memory
+from zerolab.runtime import memory, trace
 from zerolab.runtime.collectives import Work, all_gather, broadcast
 
 
@@ -177,6 +177,7 @@ class FlatUnit:
         self.wait_for_unshard()
         self._conceal()
         for buffer in self._transient():
+            trace.instant("discard", self.name, buffer.untyped_storage().nbytes())
             _free(buffer)
         self.state = State.SHARDED
 

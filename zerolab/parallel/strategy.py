@@ -39,6 +39,7 @@ from zerolab.parallel.layout import Stage, lay_out
 from zerolab.parallel.precision import dtypes
 from zerolab.parallel.schedule import Schedule, Use
 from zerolab.parallel.tensor_parallel import TensorParallel, whole_tensor
+from zerolab.runtime import trace
 from zerolab.runtime.collectives import Work, broadcast
 
 
@@ -191,13 +192,16 @@ class Strategy(nn.Module):
     def pre_forward(self, stage: Stage, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         if self._in_backward:  # recomputing: what is unsharded now is released when backward ends
             self._unshard_all(stage.units)
+            trace.begin("recompute", stage.name)
             return args, kwargs
         self._holders.update(stage.units)
         if not torch.is_grad_enabled():
             self._unshard_all(stage.units)
+            trace.begin("forward", stage.name)
             return args, kwargs
         use, ahead = self._schedule.begin(stage)
         self._unshard_all(stage.units, ahead)
+        trace.begin("forward", stage.name)
         # The module's backward has ended when the gradients of its inputs are there. A view of each
         # input, which nothing else uses, tells this module's part from everybody else's.
         leaves, structure = tree_flatten((args, kwargs))
@@ -207,6 +211,7 @@ class Strategy(nn.Module):
         return tree_unflatten(leaves, structure)
 
     def post_forward(self, stage: Stage, output):
+        trace.end("recompute" if self._in_backward else "forward", stage.name)
         leaves, structure = tree_flatten(output)
         borrowed = [
             isinstance(leaf, Tensor) and any(unit.lends(leaf) for unit in stage.units)
@@ -228,8 +233,10 @@ class Strategy(nn.Module):
         use.begun = True
         self._holders.update(use.stage.units)
         self._unshard_all(use.stage.units, ahead=self._schedule.next_backward())
+        trace.begin("backward", use.stage.name)
 
     def post_backward(self, use: Use) -> None:
+        trace.end("backward", use.stage.name)
         if use.begun:
             self._release(use.stage.units)
         for unit in use.stage.units:
