@@ -196,7 +196,7 @@
       .parameters { background: #0072b2; }
       .gradients { background: #e69f00; }
       .optimizer { background: #56b4e9; }
-      .key, .bar, i { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
+      .key, .bar, i { print-color-adjust: exact; -webkit-print-color-adjust: exact; forced-color-adjust: none; }
       .row { padding: .25rem .5rem; border-left: 3px solid transparent; }
       .row.chosen { border-left-color: currentColor; background: var(--pst-color-surface, transparent); }
       .row.chosen .name { font-weight: 700; }
@@ -337,7 +337,8 @@
       for (const name of CONTROLS) values[name] = this.$(`#${name}`).value;
       delete values[named ? "params" : "model"];
       for (const name of [...CONTROLS, "hide"]) {
-        if (values[name]) hash.set(this.prefix + name, values[name].trim());
+        const overrides = name === "hide" && this.hasAttribute("hide"); // even when it hides nothing
+        if (values[name] || overrides) hash.set(this.prefix + name, values[name].trim());
         else hash.delete(this.prefix + name);
       }
       return `#${hash}`;

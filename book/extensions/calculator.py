@@ -21,19 +21,22 @@ from zerolab.accounting import (
     MODELS,
     PRECISIONS,
     SHARDING,
+    InputError,
     gpu,
     model,
     model_states,
     parse_count,
     wire_bytes,
 )
+from zerolab.accounting.errors import unknown_name
 from zerolab.accounting.quantities import MOST_PARAMETERS, MOST_RANKS
+from zerolab.accounting.strategies import sharding
 from zerolab.accounting.traffic import PASSES
 from zerolab.teaching.tables import NAMES, STATES
 
 SCRIPTS = ("calculator-data.js", "calculator.js")
 DEFAULTS = {"model": "llama-2-7b", "precision": "mixed", "ranks": "8", "gpu": "h100-80gb"}
-ATTRIBUTES = ("model", "params", "precision", "strategy", "ranks", "gpu", "hide")
+CONTROLS = ("model", "params", "precision", "strategy", "ranks", "gpu")
 HEADINGS = ("strategy", *STATES, "total", "GiB", "sent", "fits")
 
 
@@ -55,6 +58,17 @@ def calculator_data() -> dict:
         "models": {name: shape.parameters for name, shape in MODELS.items()},
         "gpus": {name: device.memory for name, device in GPUS.items()},
     }
+
+
+def check(given: dict[str, str]) -> None:
+    """Refuse what the script would pass over in silence. Raises InputError."""
+    sharding(given.get("strategy", "ddp"))
+    for control in given.get("hide", "").replace(",", " ").split():
+        if control not in CONTROLS:
+            raise unknown_name("hide", control, CONTROLS)
+    ranks = given.get("ranks", DEFAULTS["ranks"])
+    if not ranks.isdecimal():
+        raise InputError("ranks", ranks, "a whole number")
 
 
 def static_table(given: dict[str, str]) -> str:
@@ -81,7 +95,7 @@ def static_table(given: dict[str, str]) -> str:
     )
     head = "".join(f'<th scope="col">{heading}</th>' for heading in HEADINGS)
     return (
-        f'<div style="overflow-x: auto; margin-bottom: 1rem"><table style="text-align: right">'
+        '<div style="overflow-x: auto; margin-bottom: 1rem"><table style="text-align: right">'
         f'<caption style="text-align: left">{caption}</caption>'
         f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
     )
@@ -92,20 +106,23 @@ class calculator(nodes.General, nodes.Element):
 
 
 class CalculatorDirective(Directive):
-    option_spec = dict.fromkeys(("name", *ATTRIBUTES), directives.unchanged)
+    option_spec = dict.fromkeys(("name", *CONTROLS, "hide"), directives.unchanged)
 
     def run(self):
-        return [calculator(given=dict(self.options))]
+        given = {name: value for name, value in self.options.items() if name != "name"}
+        try:
+            check(given)
+            table = static_table(given)
+        except InputError as error:
+            raise self.error(str(error)) from None
+        attributes = {"id": self.options["name"]} | given if "name" in self.options else given
+        return [calculator(given=attributes, table=table)]
 
 
 def visit_html(self, node):
-    given = dict(node["given"])
-    table = static_table(given)
-    attributes = {"id": given.pop("name", None)} | given
-    written = "".join(
-        f' {name}="{escape(value)}"' for name, value in attributes.items() if value is not None
-    )
-    self.body.append(f"<zero-calculator{written}><noscript>{table}</noscript></zero-calculator>\n")
+    written = "".join(f' {name}="{escape(value)}"' for name, value in node["given"].items())
+    table = f"<noscript>{node['table']}</noscript>"
+    self.body.append(f"<zero-calculator{written}>{table}</zero-calculator>\n")
     raise nodes.SkipNode
 
 

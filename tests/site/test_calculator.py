@@ -1,5 +1,6 @@
 """The calculator in a real browser, held to zerolab.accounting and to a reader without a mouse."""
 
+import io
 import json
 import random
 import re
@@ -8,7 +9,9 @@ from itertools import product
 import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from bs4 import BeautifulSoup
 from sitemap import BOOK, SITE
+from sphinx.application import Sphinx
 
 from zerolab.accounting import (
     GPUS,
@@ -61,13 +64,17 @@ def big(number: int) -> str:
 
 
 def setups(count: int, seed: int) -> list[tuple[int, Choice, int]]:
-    """Random parameters, choice and capacity, many of them near where fitting begins."""
+    """Random parameters, choice and capacity, some of them at the byte where fitting begins."""
     draw = random.Random(seed)
     found = []
     for _ in range(count):
         ranks = draw.choice((draw.randint(1, 16), int(10 ** draw.uniform(0, 6))))
         choice = Choice(draw.choice(STRATEGIES), ranks, draw.choice([*PRECISIONS]))
-        found.append((int(10 ** draw.uniform(8, 13.5)), choice, draw.choice(GPU_BYTES)))
+        size, capacity = int(10 ** draw.uniform(8, 13.5)), draw.choice(GPU_BYTES)
+        if draw.random() < 0.2:  # one stage or the other fits exactly, or by one byte does not
+            exact = model_states(size, draw.choice(STRATEGIES), ranks, choice.precision).total
+            capacity = exact - draw.randint(0, 1)
+        found.append((size, choice, capacity))
     return found
 
 
@@ -338,6 +345,22 @@ def test_two_on_a_page_keep_apart(visit):
         assert "&ranks=6" in hash
 
 
+def test_a_link_can_show_what_a_chapter_hides(visit):
+    with visit(PAGE) as visited:
+        page = visited.page
+        page.evaluate(
+            "one => document.querySelector('zero-calculator').insertAdjacentHTML('afterend', one)",
+            '<zero-calculator id="b" hide="gpu"/>',
+        )
+        gpu, ranks = (page.locator("#b").get_by_label(label) for label in ("GPU", "Ranks"))
+        assert gpu.is_hidden()
+        page.evaluate("location.hash = '#b.hide='")
+        gpu.wait_for(state="visible")
+        ranks.fill("5")
+        ranks.press("Tab")
+        assert "b.hide=&" in page.evaluate("location.hash + '&'")
+
+
 @pytest.mark.parametrize(
     ("label", "wrong"),
     [("Parameters", t) for t in ("-1", "0", "NaN", "7e9GB", "1e30", "")]
@@ -430,6 +453,57 @@ def test_a_table_stands_in_where_scripts_are_off(browser, origins):
         assert row.locator("td").all_text_contents() == expected
     assert page.evaluate("document.documentElement.scrollWidth") == 390
     context.close()
+
+
+@pytest.fixture
+def built(tmp_path):
+    """`built(options)`: the HTML and the warnings of a small book with one calculator."""
+
+    def build(options: str) -> tuple[BeautifulSoup, str]:
+        (tmp_path / "conf.py").write_text(
+            f"import sys\nsys.path.insert(0, {str(BOOK / 'extensions')!r})\n"
+            "extensions = ['myst_parser', 'calculator']\n"
+        )
+        (tmp_path / "index.md").write_text(f"# A chapter\n\n```{{calculator}}\n{options}\n```\n")
+        warnings = io.StringIO()
+        folders = (tmp_path, tmp_path, tmp_path / "out", tmp_path / "doctrees")
+        Sphinx(*folders, "html", status=None, warning=warnings).build()
+        page = (tmp_path / "out" / "index.html").read_text()
+        return BeautifulSoup(page, "html.parser"), warnings.getvalue()
+
+    return build
+
+
+def test_a_chapter_places_a_reduced_one(built):
+    page, warnings = built(":name: small\n:params: 7B\n:ranks: 3\n:hide: gpu, model")
+    assert warnings == ""
+    [element] = page.find_all("zero-calculator")
+    assert element.attrs == {"id": "small", "params": "7B", "ranks": "3", "hide": "gpu, model"}
+    states = model_states(7 * 10**9, "zero2", 3, "mixed")
+    cells = [cell.text for cell in element.noscript.select("tbody tr")[2].find_all("td")]
+    assert cells[:4] == [f"{size / 1e9:,.2f}" for size in states.as_dict().values()]
+    scripts = [script["src"].split("?")[0] for script in page.find_all("script", defer=True)]
+    assert scripts == ["_static/calculator-data.js", "_static/calculator.js"]
+
+
+@pytest.mark.parametrize(
+    ("option", "accepted"),
+    [
+        (":model: llama-2-7", "llama-2-7b"),
+        (":params: 7e9GB", "a whole number"),
+        (":precision: mixd", "mixed"),
+        (":strategy: zero4", "zero1"),
+        (":ranks: 2.5", "a whole number"),
+        (":gpu: h100", "h100-80gb"),
+        (":hide: gpus", "gpu"),
+    ],
+)
+def test_a_chapter_with_a_wrong_option_does_not_build(built, option, accepted):
+    """Sphinx counts it as an error, and the book's build stops at warnings."""
+    page, warnings = built(option)
+    assert "ERROR" in warnings
+    assert accepted in warnings
+    assert page.find("zero-calculator") is None
 
 
 def test_other_pages_do_not_load_it(site):
