@@ -28,11 +28,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Variable
-from torch.nn.modules.batchnorm import _NormBase
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+import zerolab.parallel.replaced  # noqa: F401 - looks at every optimizer from here on
 from zerolab.accounting.strategies import SHARDING, Sharding
+from zerolab.parallel.buffers import Buffers
 from zerolab.parallel.clip import clip_by_global_norm
 from zerolab.parallel.flat import FlatUnit, State
 from zerolab.parallel.layout import Stage, lay_out
@@ -40,7 +40,7 @@ from zerolab.parallel.precision import dtypes
 from zerolab.parallel.schedule import Schedule, Use
 from zerolab.parallel.tensor_parallel import TensorParallel, whole_tensor
 from zerolab.runtime import trace
-from zerolab.runtime.collectives import Work, broadcast
+from zerolab.runtime.collectives import Work
 
 
 class Strategy(nn.Module):
@@ -88,11 +88,11 @@ class Strategy(nn.Module):
         self._owed: set[FlatUnit] = set()  # to be reduced before backward ends
         self._reductions: list[tuple[FlatUnit, Work]] = []  # under way
         self._schedule = Schedule()
-        self._buffers_seen: dict[str, tuple[int, int]] = {}
+        self._synced_buffers = Buffers(self.module, group)
         self.units, stages = lay_out(self.module, units, self._make_unit)
         for stage in stages:
             self._hook(stage)
-        self._broadcast_buffers()
+        self._synced_buffers.follow_rank_0()
 
     # -- what a strategy defines ----------------------------------------------------------------
 
@@ -121,7 +121,7 @@ class Strategy(nn.Module):
         recomputing = torch._C._current_graph_task_id() != -1  # inside a backward
         if not recomputing:
             self._in_backward = False
-            self._broadcast_buffers()
+            self._synced_buffers.follow_rank_0()
             self._schedule.forward_begins()
         try:
             output = self.module(*args, **kwargs)
@@ -161,7 +161,7 @@ class Strategy(nn.Module):
 
         Gathers unit by unit, so that no more than one is whole on a device at a time.
         """
-        self._broadcast_buffers()
+        self._synced_buffers.follow_rank_0()
         whole = {}
         for unit in self.units:
             was_sharded = unit.state is State.SHARDED
@@ -377,38 +377,11 @@ class Strategy(nn.Module):
         self._owed.clear()
         self._schedule.forget()
 
-    def _broadcast_buffers(self) -> None:
-        """Give every rank rank 0's buffers, where they have changed (batch norm's statistics)."""
-        for path, owner in self.module.named_modules():
-            for key, buffer in owner.named_buffers(path, recurse=False):
-                if self._buffers_seen.get(key) == (id(buffer), buffer._version):
-                    continue
-                buffer.data = buffer.contiguous()
-                broadcast(buffer, 0, key, self.group).wait()
-                # Batch norm's kernels write its statistics without counting it as a new version.
-                if not (isinstance(owner, _NormBase) and owner.training):
-                    self._buffers_seen[key] = (id(buffer), buffer._version)
-
 
 def _device(group: dist.ProcessGroup | None) -> torch.device:
     if dist.get_backend(group) == "nccl":
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
-
-
-def _refuse_replaced_parameters(optimizer: torch.optim.Optimizer, *_) -> None:
-    """Before any optimizer's step: it must not have been built on parameters that are sharded."""
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if hasattr(parameter, "sharded_as"):
-                raise RuntimeError(
-                    f"{type(optimizer).__name__} was built on the parameters of a module that is "
-                    f"sharded (unit {parameter.sharded_as[1]!r}), so its step would change "
-                    "nothing: build ShardedAdam or ShardedOptimizer on the wrapped model"
-                )
-
-
-register_optimizer_step_pre_hook(_refuse_replaced_parameters)
 
 
 def _when_all_arrived(tensors: list[Tensor], action: Callable[[], None]) -> None:
