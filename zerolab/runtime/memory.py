@@ -12,6 +12,7 @@ Resident set size would be wrong by hundreds of MiB: it holds torch itself, and 
 allocator keeps. On CUDA compare with `torch.cuda.max_memory_allocated`.
 """
 
+import gc
 import threading
 import weakref
 from collections import Counter
@@ -80,6 +81,8 @@ class MemoryMeter(TorchDispatchMode):
         return self._total
 
     def __enter__(self):
+        # A strategy's hooks refer back to it, so an earlier model lives on until a collection.
+        gc.collect()
         with _lock:
             _active.append(self)
             for reference, _ in list(_claims.values()):
