@@ -2,6 +2,7 @@
 
     zerolab memory --params 7e9 --ranks 64          what each strategy keeps on a rank
     zerolab traffic --params 7e9 --ranks 64         what each strategy sends in a step
+    zerolab plan --model llama-2-7b --gpu h100-80gb --gpus 8 --link nvlink4    what fits, fastest
     zerolab compare --ranks 4                       train by each strategy, measure both
     zerolab train --strategy zero3                  train by one
     zerolab versus --ranks 2                        ZeRO-3 against tensor parallelism
@@ -22,7 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 from zerolab import __version__, accounting
 from zerolab.accounting import STRATEGIES, InputError
+from zerolab.accounting.catalogue import model
+from zerolab.accounting.configs import read_config
 from zerolab.accounting.errors import unknown_name
+from zerolab.accounting.gpus import GPUS, gpu
+from zerolab.accounting.models import Shape
 from zerolab.runtime.failure import RankError
 
 # Everything else is imported where it is used: `memory` and `--help` must not wait for torch.
@@ -85,9 +90,28 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
         ("traffic", _traffic, "bytes that each strategy sends from a rank in a step"),
     ):
         paper = command(name, run, summary)
-        paper.add_argument("--params", required=True, metavar="P", help="such as 7e9 or 350M")
+        size = paper.add_mutually_exclusive_group(required=True)
+        size.add_argument("--params", metavar="P", help="such as 7e9 or 350M")
+        _add_model(size)
         paper.add_argument("--ranks", default="8", metavar="N", help="default: 8")
         _add_precision(paper, "mixed")
+        if name == "memory":
+            paper.add_argument(
+                "--count",
+                action="store_true",
+                help="with --config: build the model without weights and count what it keeps",
+            )
+
+    plan = command("plan", _plan, "which strategy fits and is fastest, and why, as predicted")
+    _add_model(plan.add_mutually_exclusive_group(required=True))
+    plan.add_argument("--gpu", required=True, metavar="G", help=f"one of {', '.join(GPUS)}")
+    plan.add_argument("--gpus", required=True, metavar="N", help="how many")
+    plan.add_argument(
+        "--link", required=True, metavar="L", help=f"one of {', '.join(accounting.LINKS)}"
+    )
+    plan.add_argument("--batch", metavar="B", help="sequences a step, all GPUs; default: 4 a GPU")
+    plan.add_argument("--sequence", default="4096", metavar="T", help="tokens; default: 4096")
+    _add_precision(plan, "mixed")
 
     compare = command("compare", _compare, "train a small GPT by each strategy and compare costs")
     compare.add_argument(
@@ -145,6 +169,11 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
     return parser, commands
 
 
+def _add_model(group: Any) -> None:
+    group.add_argument("--model", metavar="M", help="a published model, such as llama-2-7b")
+    group.add_argument("--config", metavar="FILE", help="a Hugging Face config.json")
+
+
 def _add_precision(parser: argparse.ArgumentParser, default: str) -> None:
     parser.add_argument(
         "--precision",
@@ -155,6 +184,8 @@ def _add_precision(parser: argparse.ArgumentParser, default: str) -> None:
 
 
 def _memory(arguments: argparse.Namespace) -> int:
+    if arguments.count:
+        return _count(arguments)
     parameters, ranks, precision = _on_paper(arguments)
     states = {s: accounting.model_states(parameters, s, ranks, precision) for s in STRATEGIES}
     if arguments.json:
@@ -163,6 +194,42 @@ def _memory(arguments: argparse.Namespace) -> int:
     from zerolab.teaching.tables import states_table
 
     return _print(_setting(parameters, precision, ranks), states_table(states))
+
+
+def _count(arguments: argparse.Namespace) -> int:
+    """The one path of `memory` that needs torch, and transformers."""
+    if arguments.config is None:
+        raise InputError("--count", "no --config", "a config.json beside it, as --config FILE")
+    from zerolab.training.count import count
+
+    found = count(arguments.config)
+    if arguments.json:
+        return _print_json(vars(found))
+    return _print(
+        f"{found.parameters:,} parameters; {accounting.decimal_bytes(found.activations)} of "
+        f"activations for one sequence of 1,024 tokens in 16 bits ({found.attention} attention)"
+    )
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    from zerolab.accounting.plan import plan
+
+    batch = None if arguments.batch is None else _whole("--batch", arguments.batch, 1, 10**9)
+    found = plan(
+        _shape(arguments),
+        gpu(arguments.gpu),
+        _whole("--gpus", arguments.gpus, 1, 10**6),
+        accounting.link(arguments.link),
+        batch,
+        _whole("--sequence", arguments.sequence, 1, 10**7),
+        accounting.precision_policy(arguments.precision).name,
+    )
+    if arguments.json:
+        candidates = [candidate.as_dict() for candidate in found.candidates]
+        return _print_json({"advice": found.advice, "candidates": candidates})
+    from zerolab.teaching.tables import plan_notes, plan_table
+
+    return _print(plan_table(found), plan_notes(found))
 
 
 def _traffic(arguments: argparse.Namespace) -> int:
@@ -335,10 +402,25 @@ def _experiment(arguments: argparse.Namespace, strategies: Sequence[str]) -> "li
 
 def _on_paper(arguments: argparse.Namespace) -> tuple[int, int, str]:
     return (
-        accounting.parse_count(arguments.params),
+        accounting.parse_count(arguments.params)
+        if arguments.params is not None
+        else _shape(arguments).parameters,
         _whole("--ranks", arguments.ranks, 1, 10**6),
         accounting.precision_policy(arguments.precision).name,
     )
+
+
+def _shape(arguments: argparse.Namespace) -> Shape:
+    if arguments.model is not None:
+        return model(arguments.model)
+    shape = read_config(arguments.config)
+    if not shape.exact:
+        print(
+            f"zerolab: {arguments.config} is of an unknown family, read as if it were Llama's: "
+            "zerolab memory --config FILE --count counts the real model",
+            file=sys.stderr,
+        )
+    return shape
 
 
 def _paper_json(parameters: int, ranks: int, precision: str, strategies: dict[str, Any]) -> dict:

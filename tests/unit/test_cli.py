@@ -50,6 +50,77 @@ def test_traffic_counts_two_passes_and_three(capsys):
     assert sent == {"ddp": two, "zero1": two, "zero2": two, "zero3": three}
 
 
+def test_memory_takes_a_published_model(capsys):
+    status, out, _ = call(capsys, "memory", "--model", "llama-2-7b", "--ranks", "8", "--json")
+    assert status == 0
+    assert json.loads(out)["parameters"] == 6_738_415_616
+
+
+def test_memory_takes_a_config_and_counts_the_real_model(capsys, tmp_path):
+    config = tmp_path / "config.json"
+    config.write_text(
+        json.dumps(
+            {
+                "model_type": "llama",
+                "architectures": ["LlamaForCausalLM"],
+                "vocab_size": 1000,
+                "hidden_size": 64,
+                "intermediate_size": 128,
+                "num_hidden_layers": 2,
+                "num_attention_heads": 4,
+                "num_key_value_heads": 4,
+                "tie_word_embeddings": False,
+            }
+        )
+    )
+    status, out, _ = call(capsys, "memory", "--config", str(config), "--json")
+    assert status == 0
+    on_paper = json.loads(out)["parameters"]
+    status, out, _ = call(capsys, "memory", "--config", str(config), "--count", "--json")
+    assert status == 0
+    counted = json.loads(out)
+    assert counted["parameters"] == on_paper
+    assert counted["activations"] > 0
+
+
+def test_plan_says_what_fits_and_what_would(capsys):
+    job = ("--model", "llama-2-70b", "--gpu", "h100-80gb", "--link", "ib-hdr")
+    status, out, _ = call(capsys, "plan", *job, "--gpus", "64", "--json")
+    assert status == 0
+    found = json.loads(out)
+    best = found["candidates"][0]
+    assert (best["strategy"], best["fits"]) == ("zero3", True)
+    assert best["needed"] <= best["memory"]
+    times = [c["step_seconds"] for c in found["candidates"] if c["fits"]]
+    assert times == pytest.approx(sorted(times), rel=1e-5)
+    status, out, _ = call(capsys, "plan", *job, "--gpus", "8")
+    assert status == 0
+    assert "nothing fits" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("memory", "--model", "llama-2-71b"), "--model: got 'llama-2-71b'; accepted is one of"),
+        (("memory", "--params", "7e9", "--count"), "a config.json beside it"),
+        (("memory", "--config", "no such file.json"), "no such file.json"),
+        (
+            ("plan", "--model", "gpt2", "--gpu", "h10", "--gpus", "8", "--link", "nvlink4"),
+            "--gpu: got 'h10'; accepted is one of h100-80gb",
+        ),
+        (
+            ("plan", "--model", "gpt2", "--gpu", "t4-16gb", "--gpus", "0", "--link", "nvlink4"),
+            "--gpus: got '0'",
+        ),
+    ],
+)
+def test_models_and_plans_refuse_in_one_line(capsys, arguments, message):
+    status, out, err = call(capsys, *arguments)
+    assert (status, out) == (2, "")
+    assert err.count("\n") == 1
+    assert message in err
+
+
 @pytest.mark.parametrize("command", ["memory", "traffic"])
 def test_tables_are_plain_text_of_80_columns_when_piped(capsys, monkeypatch, command):
     monkeypatch.setenv("COLUMNS", "80")

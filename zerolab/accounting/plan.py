@@ -39,6 +39,23 @@ class Candidate:
     def fits(self) -> bool:
         return self.needed <= self.memory
 
+    def as_dict(self) -> dict[str, object]:
+        """Bytes as integers, times in seconds, as the command line's JSON has them."""
+        setup = self.setup
+        return {
+            "strategy": setup.strategy,
+            "micro_batch": setup.batch.size,
+            "recomputation": setup.keeping.recompute,
+            "fits": self.fits,
+            "needed": self.needed,
+            "memory": self.memory,
+            "peak": self.peak.total,
+            "peak_moment": self.peak.name,
+            "step_seconds": self.time.total,
+            "compute_seconds": self.time.compute,
+            "exposed_seconds": self.time.exposed,
+        }
+
     @property
     def name(self) -> str:
         setup = self.setup

@@ -9,7 +9,10 @@ from rich.table import Table
 from zerolab.accounting import ModelStates, decimal_bytes
 from zerolab.accounting.traffic import PASSES
 
-if TYPE_CHECKING:  # comparing needs torch, showing what was compared does not
+if TYPE_CHECKING:
+    from zerolab.accounting.plan import (
+        Plan,
+    )  # comparing needs torch, showing what was compared does not
     from zerolab.training.bench import Row as BenchRow
     from zerolab.training.compare import Row
     from zerolab.training.versus import Comparison
@@ -37,6 +40,31 @@ def traffic_table(sent: Mapping[str, int]) -> Table:
         passes = (_passes(count) for count in PASSES[strategy])
         table.add_row(NAMES[strategy], *passes, decimal_bytes(size))
     return table
+
+
+def plan_table(plan: "Plan", most: int = 8) -> Table:
+    """The best candidates of a plan, a line each: those that fit by time, then the nearest."""
+    table = _table("strategy", "micro-batch", "recompute", "needs", "of", "step", "exposed")
+    for candidate in plan.candidates[:most]:
+        setup, time = candidate.setup, candidate.time
+        table.add_row(
+            NAMES[setup.strategy],
+            str(setup.batch.size),
+            setup.keeping.recompute,
+            decimal_bytes(candidate.needed),
+            decimal_bytes(candidate.memory),
+            f"{time.total:.3g} s" if candidate.fits else "too big",
+            f"{time.exposed / time.total:.0%}",
+        )
+    return table
+
+
+def plan_notes(plan: "Plan") -> str:
+    """The advice, and what it rests on."""
+    return (
+        f"{plan.advice}\nAll of it is predicted: needs is the peak and the upper end of what lies "
+        "beside it; exposed is the share of the step in which compute waits for data parallelism."
+    )
 
 
 def versus_table(found: Sequence["Comparison"]) -> Table:
