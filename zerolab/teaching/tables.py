@@ -9,10 +9,8 @@ from rich.table import Table
 from zerolab.accounting import ModelStates, decimal_bytes
 from zerolab.accounting.traffic import PASSES
 
-if TYPE_CHECKING:
-    from zerolab.accounting.plan import (
-        Plan,
-    )  # comparing needs torch, showing what was compared does not
+if TYPE_CHECKING:  # comparing needs torch, showing what was compared does not
+    from zerolab.accounting.plan import Plan
     from zerolab.training.bench import Row as BenchRow
     from zerolab.training.compare import Row
     from zerolab.training.versus import Comparison
