@@ -180,10 +180,12 @@ class TensorParallel(nn.Module):
     def _sum_gradients_of_whole_parameters(self) -> None:
         """What every rank holds sees this rank's tokens only: its gradient is a part of a sum."""
 
+        ranks = self.ranks  # not self: autograd's hooks would keep it alive for good
+
         def hook(name: str):
             def add_up(parameter: Tensor) -> None:
                 assert parameter.grad is not None
-                parameter.grad = summed(parameter.grad, self.ranks, f"{name} gradient")
+                parameter.grad = summed(parameter.grad, ranks, f"{name} gradient")
 
             return add_up
 
