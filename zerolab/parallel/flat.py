@@ -172,12 +172,13 @@ class FlatUnit:
     def reshard(self) -> None:
         """Release what is not persistent. Autograd may keep views of it: they are empty until the
         next unshard refills the same storage."""
-        if not self._transient():
+        if self.state is State.SHARDED or not self._transient():
             return
         self.wait_for_unshard()
         self._conceal()
+        held = sum(buffer.untyped_storage().nbytes() for buffer in self._transient())
+        trace.instant("discard", self.name, held)
         for buffer in self._transient():
-            trace.instant("discard", self.name, buffer.untyped_storage().nbytes())
             _free(buffer)
         self.state = State.SHARDED
 

@@ -9,10 +9,11 @@ A strategy wraps a module and leaves PyTorch's training loop as it is. For each 
                finalize_backward: whatever is left, once, when backward has ended
     step       publish: every rank gets the parameters that the owners have updated
 
-What is sharded decides what these verbs do. A strategy's own file defines three of them:
+What is sharded decides what these verbs do. A strategy's own file defines where it differs:
 
     gather(unit)    make whole parameters out of what this rank keeps
-    reduce(unit)    sum the unit's gradients over the ranks, keep what this rank keeps
+    reduce(unit)    sum the unit's gradients over the ranks
+    reduced(unit)   when that is complete, release what this rank does not keep
     publish(unit)   after the optimizer's step
 
 All ranks must call the same units in the same order. A parameter that gets no gradient, on one

@@ -4,7 +4,6 @@ Memory is metered in the second step, the first one that begins with optimizer s
 slows a step by a quarter, so the metered step is not timed.
 """
 
-import gc
 import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,9 +44,6 @@ class Measurement:
     """
 
     def __init__(self) -> None:
-        # An earlier model on this rank is full of cycles (a hook knows its unit, the unit its
-        # parameters): without this it would be alive still, and metered.
-        gc.collect()
         self._steps = 0
         self._seconds: list[float] = []
         self._meter: MemoryMeter | None = None  # while the metered step lasts

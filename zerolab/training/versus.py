@@ -5,7 +5,6 @@ gathers each layer whole; tensor parallelism shows every rank all tokens and div
 What a rank computes is the same; what it keeps, sends and waits for is not.
 """
 
-import gc
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -150,7 +149,6 @@ def _measure(rank: int, ranks: int, side: str, tokens: int, shape: GPTShape) -> 
 
 
 def _build(side: str, shape: GPTShape) -> tuple[nn.Module, torch.optim.Optimizer]:
-    gc.collect()
     torch.manual_seed(0)
     if side == "zero3":
         sharded = Zero3(GPT(shape))
