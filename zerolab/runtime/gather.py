@@ -33,6 +33,18 @@ class Member:
         with suppress(OSError):
             self.pipe.send_bytes(message)
 
+    def has_ended(self) -> bool:
+        """Whether the rank is dead, asked between two runs.
+
+        Its pipe ends with it, at once. Its exit code takes a moment: the fork server passes it on.
+        """
+        try:
+            while self.pipe.poll():
+                self.pipe.recv_bytes()  # from a thread that outlived its run
+        except (EOFError, OSError):
+            self.process.join()
+        return self.process.exitcode is not None
+
 
 class Gathering:
     """One run's answers, as they come in."""

@@ -132,7 +132,7 @@ class LocalRanks:
 
     def _replace_dead(self) -> None:
         for member in self._members:
-            if member.process.exitcode is not None:
+            if member.has_ended():
                 end = death(member.rank, member.process.exitcode)
                 print(f"zerolab: since the last run, rank {end.rank} {end}", file=sys.stderr)
                 self._end()
