@@ -1,0 +1,74 @@
+"""`zerolab bench`: ours against the systems themselves."""
+
+import argparse
+
+from zerolab.accounting import InputError
+from zerolab.cli.options import whole
+from zerolab.cli.output import print_json, print_parts
+
+SUMMARY = "ours against the systems themselves, as ratios"
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--ranks", default="2,4", metavar="N,…", help="default: 2,4")
+    parser.add_argument(
+        "--tokens",
+        default="128,512",
+        metavar="T,…",
+        help="tokens a rank, multiples of the context of 128; default: 128,512",
+    )
+    parser.add_argument(
+        "--pairs",
+        metavar="A/B,…",
+        help="such as zero3/fsdp2; default: all that have a bar and are installed",
+    )
+    parser.add_argument(
+        "--rounds", default="3", metavar="R", help="the quietest counts; default: 3"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check all input before the first process starts; then measure, with a progress bar."""
+    from zerolab.runtime.world import MOST_RANKS
+
+    ranks = [whole("--ranks", count, 1, MOST_RANKS) for count in arguments.ranks.split(",")]
+    rounds = whole("--rounds", arguments.rounds, 1, 100)
+    tokens = [whole("--tokens", count, 1, 10**6) for count in arguments.tokens.split(",")]
+
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from zerolab.training.bench import BARS, SHAPE, bench
+    from zerolab.training.engines import installed, require
+
+    for count in tokens:
+        if count % SHAPE.context:
+            raise InputError("--tokens", count, f"a multiple of the context of {SHAPE.context}")
+    if arguments.pairs is None:
+        pairs = [pair for pair in BARS if all(map(installed, pair))]
+    else:
+        pairs = [_pair(text) for text in arguments.pairs.split(",")]
+    for name in {name for pair in pairs for name in pair}:
+        require("--pairs", name)
+
+    progress = Progress(console=Console(stderr=True))
+    measurements = len(pairs) * len(ranks) * len(tokens) * (2 * rounds + 2)
+    task = progress.add_task("measuring", total=measurements)
+    with progress:
+        found = list(
+            bench(pairs, ranks, tokens, rounds, on_measurement=lambda: progress.advance(task))
+        )
+    if arguments.json:
+        return print_json([row.as_dict() for row in found])
+    from zerolab.teaching.tables import bench_notes, bench_table
+
+    left_out = [pair for pair in BARS if arguments.pairs is None and pair not in pairs]
+    heading = f"A GPT of {SHAPE.parameters:,} parameters, fp32: ours over the peer"
+    return print_parts(heading, bench_table(found), bench_notes(found, left_out))
+
+
+def _pair(text: str) -> tuple[str, str]:
+    ours, slash, peer = text.partition("/")
+    if not (ours and slash and peer):
+        raise InputError("--pairs", text, "two engines with a slash between, as zero3/fsdp2")
+    return ours, peer
