@@ -134,19 +134,18 @@ class _Run:
         self.policy = precision_policy(setup.precision)
         self.sharding = sharding(setup.strategy)
         sizes = unit_sizes(setup.shape, setup.batch.tensor_parallel)
-        self.unpadded = sizes
         self.units = list(padded_sizes(sizes, setup.ranks))
+        # Once, not for every block: calculators ask for many peaks at each change.
+        self.whole = persistent_states(sizes, setup.strategy, setup.ranks, self.policy)
 
     def states(self, gradient_units: int) -> Lines:
         """Persistent bytes; gradients of that many units, from the last one backwards."""
-        setup = self.setup
-        whole = persistent_states(self.unpadded, setup.strategy, setup.ranks, self.policy)
         there = sum(self.units[len(self.units) - gradient_units :])
-        kept = there if self.sharding.gradients == "whole" else there // setup.ranks
+        kept = there if self.sharding.gradients == "whole" else there // self.setup.ranks
         return {
-            "parameters": whole.parameters,
+            "parameters": self.whole.parameters,
             "gradients": kept * self.policy.gradient,
-            "optimizer": whole.optimizer,
+            "optimizer": self.whole.optimizer,
         }
 
     def gathered(self, current: int, next_ones: list[int]) -> int:
