@@ -1,5 +1,6 @@
 """Ours against the systems themselves: same data, same seed, same losses."""
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -8,10 +9,12 @@ import torch
 
 from zerolab import World
 from zerolab.parallel import STRATEGIES
-from zerolab.training.engines import ENGINES, engine, installed
+from zerolab.training.engines import ENGINES, SAME_BATCH, engine, installed
 from zerolab.training.gpt import GPT
 
 alone = cache(reference.train_alone)
+DATA_PARALLEL = [name for name in ENGINES if name not in SAME_BATCH]
+DIVISIBLE = replace(reference.SHAPE, vocabulary=64, heads=4, width=32)  # by 2 and 4 ranks
 
 
 def train(rank: int, ranks: int, name: str, share: int | None = None) -> list[float]:
@@ -43,7 +46,7 @@ def needs(name: str) -> None:
         pytest.skip(f"{name} IS NOT COMPARED: DeepSpeed is not installed (requirements.txt has it)")
 
 
-@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("name", DATA_PARALLEL)
 def test_every_engine_learns_what_one_process_learns(losses, name):
     needs(name)
     _, expected = alone()
@@ -51,7 +54,7 @@ def test_every_engine_learns_what_one_process_learns(losses, name):
 
 
 @pytest.mark.parametrize("ours", STRATEGIES)
-@pytest.mark.parametrize("peer", [name for name in ENGINES if name not in STRATEGIES])
+@pytest.mark.parametrize("peer", [name for name in DATA_PARALLEL if name not in STRATEGIES])
 def test_ours_agree_with_every_peer(losses, peer, ours):
     needs(peer)
     assert losses(ours, 2) == pytest.approx(losses(peer, 2), abs=1e-4)
@@ -68,3 +71,18 @@ def test_ranks_that_do_not_communicate_would_be_noticed(world_of):
     _, expected = alone()
     apart = mean([world_of(1).run(train, 2, "ddp", share)[0] for share in range(2)])
     assert apart != pytest.approx(expected, abs=1e-4)
+
+
+def train_together(rank: int, name: str) -> list[float]:
+    """The loss in each of ten steps, every rank computing its part of the global batch."""
+    torch.manual_seed(0)
+    step = engine(name, GPT(DIVISIBLE), reference.LEARNING_RATE)
+    return [step(*reference.batch(i)).item() for i in range(reference.STEPS)]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_both_tensor_parallel_engines_learn_what_one_process_learns(world_of, ranks):
+    (expected,) = world_of(1).run(train_together, "ddp")
+    for name in SAME_BATCH:
+        for losses in world_of(ranks).run(train_together, name):
+            assert losses == pytest.approx(expected, abs=1e-5)

@@ -27,7 +27,7 @@ from zerolab.runtime.failure import RankError
 from zerolab.runtime.launch import die_with_parent
 from zerolab.runtime.wire import own_loopback
 from zerolab.runtime.world import World
-from zerolab.training.engines import engine
+from zerolab.training.engines import SAME_BATCH, engine
 from zerolab.training.gpt import GPT, GPTShape
 from zerolab.training.measure import traffic
 
@@ -66,6 +66,7 @@ BARS = {
     ("zero1", "deepspeed1"): Figures(0.75, None, 1.0, 0.68),
     ("zero2", "deepspeed2"): Figures(0.75, None, 1.0, 0.68),
     ("zero3", "deepspeed3"): Figures(0.75, None, 1.0, 1.0),
+    ("tensor_parallel", "torch-tp"): Figures(1.0, None, 1.0, 1.0),
 }
 
 
@@ -81,7 +82,7 @@ class Setup:
 
     def batch(self, rank: int) -> tuple[Tensor, Tensor]:
         """Tokens and targets (B, T): any will do, the work does not depend on them."""
-        draw = torch.Generator().manual_seed(rank)
+        draw = torch.Generator().manual_seed(0 if self.engine in SAME_BATCH else rank)
         size = (self.tokens // self.shape.context, self.shape.context + 1)
         text = torch.randint(0, self.shape.vocabulary, size, generator=draw)
         return text[:, :-1], text[:, 1:]

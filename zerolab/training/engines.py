@@ -13,6 +13,8 @@ how it moves. Each is set up as its own tutorial does it, in the process group t
     fsdp1                              the same, FULL_SHARD
     fsdp2                              fully_shard of each block and of the root, all resharded
     deepspeed1 deepspeed2 deepspeed3   DeepSpeed's stages; needs `pip install deepspeed`
+    tensor_parallel                    ours: every rank computes a part of the same batch
+    torch-tp                           parallelize_module, for our GPT
 """
 
 import os
@@ -27,7 +29,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from zerolab.accounting.errors import InputError, unknown_name
-from zerolab.parallel import STRATEGIES, ShardedAdam
+from zerolab.parallel import STRATEGIES, ShardedAdam, TensorParallel
 
 Step = Callable[[Tensor, Tensor], Tensor]  # tokens and targets, both (B, T), to the rank's loss
 
@@ -146,6 +148,43 @@ def _deepspeed(stage: int, model: nn.Module, lr: float) -> Step:
     return step
 
 
+def _tensor_parallel(model: nn.Module, lr: float) -> Step:
+    wrapped = TensorParallel(model)
+    return _loop(wrapped, _adam(wrapped, lr))
+
+
+def _torch_tp(model: nn.Module, lr: float) -> Step:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Replicate, parallel
+
+    ranks = dist.get_world_size()
+    plan: dict[str, parallel.ParallelStyle] = {
+        "token_embedding": parallel.RowwiseParallel(input_layouts=Replicate()),
+        "head": parallel.ColwiseParallel(output_layouts=Replicate()),
+    }
+    for name, layer in model.named_modules():
+        if name.endswith("attention.qkv"):
+            _heads_together(layer, ranks)
+        if name.endswith(("attention.qkv", "mlp.up")):
+            plan[name] = parallel.ColwiseParallel()
+        elif name.startswith("blocks.") and name.endswith(".projection"):
+            plan[name] = parallel.RowwiseParallel()
+    wrapped = parallel.parallelize_module(model, init_device_mesh("cpu", (ranks,)), plan)
+    # The fused update does not take its distributed tensors and ordinary ones in one call.
+    cut = [parameter for parameter in wrapped.parameters() if isinstance(parameter, DTensor)]
+    whole = [parameter for parameter in wrapped.parameters() if not isinstance(parameter, DTensor)]
+    groups = [{"params": cut}, {"params": whole}]
+    return _loop(wrapped, torch.optim.AdamW(groups, lr=lr, fused=True))
+
+
+@torch.no_grad()
+def _heads_together(qkv: Any, ranks: int) -> None:
+    """torch cuts a matrix into N runs of rows: put each rank's queries, keys and values in one."""
+    for parameter in (qkv.weight, qkv.bias):
+        by_part = parameter.unflatten(0, (3, ranks, -1))
+        parameter.copy_(by_part.transpose(0, 1).flatten(0, 2))
+
+
 def _blocks(model: nn.Module) -> list[nn.Module]:
     """What the tutorials make units of: the members of the model's lists."""
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
@@ -162,4 +201,7 @@ ENGINES: dict[str, Callable[[Any, float], Step]] = {
     "deepspeed1": partial(_deepspeed, 1),
     "deepspeed2": partial(_deepspeed, 2),
     "deepspeed3": partial(_deepspeed, 3),
+    "tensor_parallel": _tensor_parallel,
+    "torch-tp": _torch_tp,
 }
+SAME_BATCH = ("tensor_parallel", "torch-tp")  # on every rank; elsewhere each rank has its own
