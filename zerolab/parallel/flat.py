@@ -177,10 +177,10 @@ class FlatUnit:
         self.wait_for_unshard()
         self._conceal()
         held = sum(buffer.untyped_storage().nbytes() for buffer in self._transient())
-        trace.instant("discard", self.name, held)
         for buffer in self._transient():
             _free(buffer)
         self.state = State.SHARDED
+        trace.instant("discard", self.name, held)
 
     def lends(self, tensor: Tensor) -> bool:
         """Whether a tensor is a view of what `reshard` frees."""
@@ -227,12 +227,13 @@ class FlatUnit:
     def keep_gradient_shard(self) -> None:
         """After a reduce-scatter: add this rank's chunk to `gradient_shard`, release the rest."""
         assert self.gradient is not None
-        own = self.gradient[self.shard]
+        held = self.gradient.nbytes
         if self.gradient_shard is None:
-            self.gradient_shard = memory.tag(own.clone(), "gradients")
+            self.gradient_shard = memory.tag(self.gradient[self.shard].clone(), "gradients")
         else:
-            self.gradient_shard.add_(own)
+            self.gradient_shard.add_(self.gradient[self.shard])
         self._release_gradient()
+        trace.instant("release", self.name, held)
 
     @property
     def has_unreduced_gradient(self) -> bool:

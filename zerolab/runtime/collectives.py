@@ -25,6 +25,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from zerolab.runtime import trace
 from zerolab.runtime.ledger import ledger
 from zerolab.runtime.link import Delivery
 
@@ -148,10 +149,16 @@ def _start(
     # Taken out to be called, so that its tensors are released before `Work.wait` returns.
     queued = [transfer]
     del transfer
+    span = trace.queued(operation, label, bytes)
 
     def carry_out() -> None:
-        with ledger.entry(operation, label, bytes, messages), Delivery(messages, bytes, group):
+        with (
+            ledger.entry(operation, label, bytes, messages) as event,
+            Delivery(messages, bytes, group),
+        ):
             queued.pop()()
+        if span is not None:
+            span.start, span.end = event.start, event.end
 
     return Work(_communication.submit(carry_out))
 
