@@ -131,5 +131,6 @@ class MemoryMeter(TorchDispatchMode):
         self.live[category] += size
         self._total += size
         self.peaks[category] = max(self.peaks[category], self.live[category])
-        if self._total > self.peak:
+        # Equal too: a storage is claimed just after it was made, which may have been the peak.
+        if self._total >= self.peak:
             self.peak, self.peak_parts = self._total, dict(self.live)
