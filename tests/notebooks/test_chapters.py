@@ -42,7 +42,7 @@ def test_outputs_hold_no_errors_or_warnings(chapter):
 def test_nothing_tells_where_it_was_run(chapter):
     text = nbformat.writes(chapter)
     assert not [folder for folder in ("/home/", "/root/", "/tmp/", "/Users/") if folder in text]
-    assert set(chapter.metadata) == {"kernelspec", "language_info"}
+    assert set(chapter.metadata) == {"kernelspec", "language_info", "made_by"}
     assert chapter.metadata.language_info == {"name": "python"}
 
 
