@@ -5,58 +5,17 @@
     vocabulary   an embedding of which each rank holds some of the words
 
 A column layer followed by a row layer needs no communication in between: that is the whole trick.
-Every parameter that is cut says how in its `cut` attribute, so that it can be put together again.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from zerolab.parallel.cut import Cut, cut_parameter
 from zerolab.parallel.regions import Ranks, enter, gather_columns, leave
 from zerolab.runtime.collectives import all_gather
-
-
-@dataclass(frozen=True)
-class Cut:
-    """How a parameter is divided over `ranks`: along `dimension`, within each of `parts` parts.
-
-    parts is 3 for queries, keys and values in one matrix: a rank has its heads' of each.
-    """
-
-    ranks: Ranks
-    dimension: int
-    parts: int = 1
-
-    def own(self, whole: Tensor, name: str) -> Tensor:
-        """This rank's share of a whole tensor."""
-        size, pieces = whole.shape[self.dimension], self.parts * self.ranks.count
-        if size % pieces:
-            parts = f"{self.parts} × " if self.parts > 1 else ""
-            raise ValueError(
-                f"{name} is {size} wide, which does not divide into {parts}{self.ranks.count} "
-                "ranks: choose a number of ranks that divides it"
-            )
-        kept = whole.chunk(pieces, self.dimension)[self.ranks.rank :: self.ranks.count]
-        return torch.cat(kept, self.dimension)
-
-    def whole(self, own: Tensor, name: str) -> Tensor:
-        """The whole tensor, from every rank's share."""
-        shares = own.new_empty(self.ranks.count, *own.shape)
-        shares[self.ranks.rank] = own
-        all_gather(shares.view(-1), name, self.ranks.group).wait()
-        by_rank = [share.chunk(self.parts, self.dimension) for share in shares.unbind()]
-        pieces = [piece for part in zip(*by_rank, strict=True) for piece in part]
-        return torch.cat(pieces, self.dimension)
-
-
-def cut_parameter(parameter: Tensor, cut: Cut, name: str) -> nn.Parameter:
-    """A parameter of this rank's share, marked with how it was cut."""
-    own = nn.Parameter(cut.own(parameter.detach(), name), parameter.requires_grad)
-    own.cut = cut  # type: ignore[attr-defined]
-    return own
 
 
 class _SplitLinear(nn.Module):

@@ -37,9 +37,14 @@ def find_units(module: nn.Module, names: Sequence[str] | None = None) -> dict[st
     """
     if names is not None:
         return _named(module, names)
-    found = dict(_open(module, "")) if _may_be_opened(module) else {"": module}
+    found = natural_units(module)
     _warn_of_giants(module, found)
     return found
+
+
+def natural_units(module: nn.Module) -> dict[str, nn.Module]:
+    """The units that a module's own structure suggests."""
+    return dict(_open(module, "")) if _may_be_opened(module) else {"": module}
 
 
 def parameter_owner(name: str, units: Iterable[str]) -> str:

@@ -8,8 +8,8 @@ writes it, so `transformers` and `safetensors` read them without us. `writer` sa
 complete or absent, `contents` what is in it.
 
 Saving gathers one flat tensor at a time, and rank 0 writes it before the next: no rank holds more
-than one unit beyond its shard. Loading reads from the files what this rank keeps; all ranks must
-see the same folder.
+than one unit whole. What tensor parallelism has cut is put together on the way, and cut again by
+who reads it. Loading reads from the files what this rank keeps; all ranks must see the same folder.
 """
 
 from zerolab.training.checkpoint.index import CheckpointError

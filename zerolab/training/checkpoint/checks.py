@@ -8,13 +8,14 @@ from torch import Tensor, nn
 from zerolab.parallel.adam import ShardedOptimizer
 from zerolab.parallel.strategy import Strategy
 from zerolab.training.checkpoint.contents import persistent_buffers
+from zerolab.training.checkpoint.cuts import bare, cuts_of
 from zerolab.training.checkpoint.index import CheckpointError
 from zerolab.training.checkpoint.reader import Checkpoint
 from zerolab.training.checkpoint.targets import StateTarget
 
 
 def check_pair(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
-    """The optimizer is the model's own, and the model's tensors are whole but for its strategy."""
+    """The optimizer is the model's own."""
     if isinstance(optimizer, ShardedOptimizer):
         fits = optimizer.model is model
     else:
@@ -23,11 +24,6 @@ def check_pair(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> Non
         raise CheckpointError(
             f"{type(optimizer).__name__} does not update this {type(model).__name__}: give a "
             "strategy with the sharded optimizer built on it, or a plain module with torch's own"
-        )
-    if any(hasattr(parameter, "cut") for parameter in model.parameters()):
-        raise CheckpointError(
-            "this model is cut by tensor parallelism, and checkpoints hold whole tensors: save "
-            "model.full_state_dict() instead"
         )
 
 
@@ -114,7 +110,7 @@ def _unlike(checkpoint: Checkpoint, one: str, other: str) -> CheckpointError:
 
 
 def _shapes(model: nn.Module) -> dict[str, tuple[tuple[int, ...], bool]]:
-    """Each tensor's shape, and whether it is of floating-point numbers."""
+    """Each whole tensor's shape, and whether it is of floating-point numbers."""
     if isinstance(model, Strategy):
         found = {
             name: (tuple(shape), unit.original_dtype.is_floating_point)
@@ -122,7 +118,10 @@ def _shapes(model: nn.Module) -> dict[str, tuple[tuple[int, ...], bool]]:
             for name, shape in zip(unit.names, unit.shapes, strict=True)
         }
     else:
-        found = {name: _shape(parameter) for name, parameter in model.named_parameters()}
+        found = {name: _shape(parameter) for name, parameter in bare(model).named_parameters()}
+    for name, cut in cuts_of(model).items():
+        own, is_floating_point = found[name]
+        found[name] = cut.whole_shape(own), is_floating_point
     return found | {name: _shape(buffer) for name, buffer in persistent_buffers(model).items()}
 
 

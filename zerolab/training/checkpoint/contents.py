@@ -5,22 +5,19 @@ and its state is `head.weight.exp_avg`, `head.weight.step`, ..., as plain torch 
 `head.weight.master` where the policy keeps an fp32 copy. Frozen parameters have no state.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from zerolab.parallel.adam import ShardedOptimizer
-from zerolab.parallel.flat import FlatUnit
-from zerolab.parallel.strategy import Strategy
+from zerolab.parallel.cut import Cut
 from zerolab.runtime import memory
+from zerolab.training.checkpoint.cuts import bare, cuts_of
 from zerolab.training.checkpoint.index import CheckpointError
-
-MASTER = "master"
-# How an optimizer computes, not what: up to the machine that resumes.
-EXECUTION = ("params", "foreach", "fused", "capturable", "differentiable")
+from zerolab.training.checkpoint.sources import Source, sources_of
+from zerolab.training.checkpoint.targets import EXECUTION, state_targets
 
 
 class Content(NamedTuple):
@@ -30,44 +27,62 @@ class Content(NamedTuple):
     tensors: Callable[[], dict[str, Tensor]]
 
 
-def contents(model: Strategy, optimizer: ShardedOptimizer | None) -> list[Content]:
+def contents(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> list[Content]:
     """A model's files, then its optimizer's. Each but those of buffers and of scalars holds one
-    flat tensor, so that one is whole at a time."""
-    found = [Content("model", partial(_parameters, model, unit)) for unit in model.units]
+    source, so that one is whole at a time."""
+    sources, cuts = sources_of(model, optimizer), cuts_of(model)
+    found = [Content("model", partial(_parameters, source, cuts)) for source in sources]
     if buffers := persistent_buffers(model):
         found.append(Content("model", partial(_copies, buffers)))
     if optimizer is None:
         return found
-    scalars: dict[str, Tensor] = {}
-    for unit in model.units:
+    one_a_tensor, scalars = scalar_keys(sources, optimizer), dict[str, Tensor]()
+    for source in sources:
         keys: dict[str, None] = {}  # a set in order
-        for part, state in _states(optimizer, unit):
-            for key, value in state.items():
-                if _is_scalar(value):
-                    scalars |= {f"{name}.{key}": value for name in part.names}
+        for state in source.states():
+            for key, value in state.values.items():
+                if key in one_a_tensor:
+                    scalars |= {f"{name}.{key}": value for name in state.names}
                 else:
                     keys[key] = None
-        found += [Content("optimizer", partial(_state, optimizer, unit, key)) for key in keys]
+        found += [Content("optimizer", partial(_state, source, cuts, key)) for key in keys]
     if scalars:
         found.append(Content("optimizer", partial(_copies, scalars)))
     return found
 
 
-def optimizer_index(optimizer: ShardedOptimizer) -> dict[str, Any]:
+def optimizer_index(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """An optimizer's class, its groups with their hyperparameters, and which state is one number a
     tensor instead of one an element."""
-    names = {part.updated: part.names for part in optimizer.parts}
+    targets = state_targets(model, optimizer)
     groups = []
-    for group in optimizer.param_groups:
+    for number, group in enumerate(optimizer.param_groups):
         settings = {
             key: value.item() if isinstance(value, Tensor) else value
             for key, value in group.items()
             if key not in EXECUTION
         }
-        groups.append({"params": [n for p in group["params"] for n in names[p]], **settings})
-    states = (state for unit in optimizer.model.units for _, state in _states(optimizer, unit))
-    scalars = {key for state in states for key, value in state.items() if _is_scalar(value)}
-    return {"class": type(optimizer.inner).__name__, "groups": groups, "scalars": sorted(scalars)}
+        names = [name for target in targets if target.group == number for name in target.names]
+        groups.append({"params": names, **settings})
+    scalars = scalar_keys(sources_of(model, optimizer), optimizer)
+    name = type(getattr(optimizer, "inner", optimizer)).__name__
+    return {"class": name, "groups": groups, "scalars": sorted(scalars)}
+
+
+def scalar_keys(sources: Sequence[Source], optimizer: torch.optim.Optimizer) -> set[str]:
+    """The kinds of state that are one number a tensor, not one an element."""
+    found = set()
+    for state in (state for source in sources for state in source.states()):
+        for key, value in state.values.items():
+            if not isinstance(value, Tensor) or value.shape not in ((), state.updated.shape):
+                raise CheckpointError(
+                    f"state {key!r} of {type(getattr(optimizer, 'inner', optimizer)).__name__} is "
+                    "neither one value an element nor one a tensor, so it cannot be saved by "
+                    "parameter: use an element-wise optimizer, as AdamW or SGD"
+                )
+            if value.dim() < state.updated.dim():  # a parameter may be a single number itself
+                found.add(key)
+    return found
 
 
 def _copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -76,50 +91,25 @@ def _copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().clone(memory_format=layout) for name, tensor in tensors.items()}
 
 
-def _is_scalar(state: Tensor) -> bool:
-    return state.dim() == 0  # a part's other state is flat
+def _parameters(source: Source, cuts: Mapping[str, Cut]) -> dict[str, Tensor]:
+    return _put_together(source.parameters(), cuts)
 
 
-def _parameters(model: Strategy, unit: FlatUnit) -> dict[str, Tensor]:
-    whole = unit.parameter
-    if unit.sharded:
-        whole = memory.tag(unit.parameter.new_zeros(unit.size), "gathered")
-        whole[unit.shard] = unit.parameter
-        unit.gather_chunks(whole, model.group).wait()
-    return dict(zip(unit.names, unit.split(whole), strict=True))
+def _state(source: Source, cuts: Mapping[str, Cut], key: str) -> dict[str, Tensor]:
+    whole = _put_together(source.state(key), cuts)
+    return {f"{name}.{key}": value for name, value in whole.items()}
 
 
-def _state(optimizer: ShardedOptimizer, unit: FlatUnit, key: str) -> dict[str, Tensor]:
-    """One kind of state, whole, of the unit's parameters that have it."""
-    having = [(part, state[key]) for part, state in _states(optimizer, unit) if key in state]
-    whole = memory.tag(having[0][1].new_zeros(unit.size), "gathered")
-    for part, value in having:
-        whole[part.owned] = value
-    if optimizer.model.sharding.optimizer == "shard":
-        unit.gather_chunks(whole, optimizer.model.group).wait()
-    views = dict(zip(unit.names, unit.split(whole), strict=True))
-    return {f"{name}.{key}": views[name] for part, _ in having for name in part.names}
+def _put_together(own: dict[str, Tensor], cuts: Mapping[str, Cut]) -> dict[str, Tensor]:
+    """Whole tensors, where tensor parallelism has cut them."""
+    return {
+        name: memory.tag(cuts[name].whole(value, name), "gathered") if name in cuts else value
+        for name, value in own.items()
+    }
 
 
-def _states(optimizer: ShardedOptimizer, unit: FlatUnit) -> Iterator[tuple[Any, dict[str, Tensor]]]:
-    """Each part of the unit with its state, the master copy included."""
-    for part in optimizer.parts:
-        if part.unit is unit:
-            state = {
-                k: v for k, v in optimizer.state.get(part.updated, {}).items() if v is not None
-            }
-            for key, value in state.items():
-                if not isinstance(value, Tensor) or value.shape not in ((), part.updated.shape):
-                    raise CheckpointError(
-                        f"state {key!r} of {type(optimizer.inner).__name__} is neither one value "
-                        "an element nor one a tensor, so it cannot be saved by parameter: use an "
-                        "element-wise optimizer, as AdamW or SGD"
-                    )
-            yield part, {**state, MASTER: part.updated} if part.has_master else state
-
-
-def persistent_buffers(module: nn.Module) -> dict[str, Tensor]:
+def persistent_buffers(model: nn.Module) -> dict[str, Tensor]:
     """The buffers that belong in a checkpoint, each under the first of its names."""
-    module = module.module if isinstance(module, Strategy) else module
+    module = bare(model)
     saved = module.state_dict(keep_vars=True)
     return {name: buffer for name, buffer in module.named_buffers() if name in saved}

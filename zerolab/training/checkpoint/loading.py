@@ -5,17 +5,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
+from zerolab.parallel.cut import Cut
 from zerolab.parallel.flat import Run
-from zerolab.parallel.strategy import Strategy
 from zerolab.runtime import memory
-from zerolab.runtime.collectives import sum_over_ranks
+from zerolab.training.checkpoint.agreement import first_error
 from zerolab.training.checkpoint.checks import check_model, check_optimizer, check_pair
-from zerolab.training.checkpoint.contents import MASTER, persistent_buffers
+from zerolab.training.checkpoint.contents import persistent_buffers
+from zerolab.training.checkpoint.cuts import cuts_of
 from zerolab.training.checkpoint.index import CheckpointError
 from zerolab.training.checkpoint.reader import Checkpoint
+from zerolab.training.checkpoint.sources import MASTER
 from zerolab.training.checkpoint.targets import (
     StateTarget,
     fill,
@@ -31,8 +32,9 @@ def load(
 ) -> Any:
     """Load a model and its optimizer's state; returns the `extra` that was saved.
 
-    model, optimizer: a strategy and its sharded optimizer, on all ranks; or a plain module and a
-        torch optimizer of the same class, in one process.
+    model, optimizer: a strategy and its sharded optimizer, or a `TensorParallel` module and a torch
+        optimizer, on all ranks; or a plain module and a torch optimizer, in one process. Optimizers
+        are of the class that was saved.
 
     Where an fp32 master copy was saved and the optimizer is loaded too, parameters are rounded from
     that. Raises CheckpointError before anything is changed, on all ranks where one of them finds
@@ -49,26 +51,30 @@ def load(
             check_optimizer(checkpoint, model, optimizer, targets)
     except CheckpointError as found:
         error = found
-    if isinstance(model, Strategy):
-        error = _first_error(model, error)
-    if error is not None:
+    if error := first_error(model, error):
         raise error
     assert checkpoint is not None
-    _fill_model(checkpoint, model, with_masters=optimizer is not None)
+    cuts = cuts_of(model)
+    _fill_model(checkpoint, model, cuts, with_masters=optimizer is not None)
     if optimizer is not None:
-        _fill_optimizer(checkpoint, optimizer, targets)
+        _fill_optimizer(checkpoint, optimizer, targets, cuts)
     return checkpoint.extra
 
 
-def _fill_model(checkpoint: Checkpoint, model: nn.Module, with_masters: bool) -> None:
+def _fill_model(
+    checkpoint: Checkpoint, model: nn.Module, cuts: dict[str, Cut], with_masters: bool
+) -> None:
     for tensor, runs in parameter_targets(model):
-        fill(tensor, runs, partial(_parameter, checkpoint, with_masters))
+        fill(tensor, runs, partial(_parameter, checkpoint, cuts, with_masters))
     for name, buffer in persistent_buffers(model).items():
         buffer.copy_(checkpoint.model.whole(name))
 
 
 def _fill_optimizer(
-    checkpoint: Checkpoint, optimizer: torch.optim.Optimizer, targets: list[StateTarget]
+    checkpoint: Checkpoint,
+    optimizer: torch.optim.Optimizer,
+    targets: list[StateTarget],
+    cuts: dict[str, Cut],
 ) -> None:
     assert checkpoint.optimizer_index is not None
     saved, scalars = checkpoint.optimizer, checkpoint.optimizer_index["scalars"]
@@ -78,7 +84,7 @@ def _fill_optimizer(
         set_hyperparameters(group, settings)
     for target in targets:
         if target.has_master:
-            fill(target.updated, target.runs, partial(_parameter, checkpoint, True))
+            fill(target.updated, target.runs, partial(_parameter, checkpoint, cuts, True))
         optimizer.state.pop(target.updated, None)  # before the new one takes memory
         group = optimizer.param_groups[target.group]
         on_device = group.get("fused") or group.get("capturable")  # where torch keeps step counts
@@ -89,28 +95,22 @@ def _fill_optimizer(
                 state[key] = value.to(target.updated.device) if on_device else value
             elif key != MASTER:
                 state[key] = target.updated.new_zeros(target.updated.shape)
-                fill(state[key], target.runs, partial(_state, checkpoint, key))
+                fill(state[key], target.runs, partial(_state, checkpoint, cuts, key))
         if state:
             optimizer.state[target.updated] = state
         for value in state.values():
             memory.tag(value, "optimizer")
 
 
-def _parameter(checkpoint: Checkpoint, with_masters: bool, run: Run) -> Tensor:
+def _parameter(
+    checkpoint: Checkpoint, cuts: dict[str, Cut], with_masters: bool, run: Run
+) -> Tensor:
     """A parameter's elements, as precisely as they were saved."""
     if with_masters and MASTER in checkpoint.state_keys(run.name):
-        return _state(checkpoint, MASTER, run)
-    return checkpoint.model.elements(run.name, run.first, run.last)
+        return _state(checkpoint, cuts, MASTER, run)
+    return checkpoint.model.elements(run.name, run.first, run.last, cuts.get(run.name))
 
 
-def _state(checkpoint: Checkpoint, key: str, run: Run) -> Tensor:
-    return checkpoint.optimizer.elements(f"{run.name}.{key}", run.first, run.last)
-
-
-def _first_error(model: Strategy, error: CheckpointError | None) -> CheckpointError | None:
-    """This rank's error, else that of the lowest rank that has one, else None."""
-    if not sum_over_ranks(error is not None, model.device, "checkpoint", model.group):
-        return None
-    errors: list[CheckpointError | None] = [None] * dist.get_world_size(model.group)
-    dist.all_gather_object(errors, error, model.group)
-    return error or next(filter(None, errors))
+def _state(checkpoint: Checkpoint, cuts: dict[str, Cut], key: str, run: Run) -> Tensor:
+    name = f"{run.name}.{key}"
+    return checkpoint.optimizer.elements(name, run.first, run.last, cuts.get(run.name))

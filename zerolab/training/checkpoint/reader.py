@@ -6,9 +6,11 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from zerolab.parallel.cut import Cut
 from zerolab.training.checkpoint.index import INDEX, CheckpointError, read_index
 
 
@@ -47,15 +49,32 @@ class Tensors:
         """A tensor; like all that is read here, not to be written to."""
         return self._file(name).get_tensor(name)
 
-    def elements(self, name: str, first: int, last: int) -> Tensor:
-        """Elements `first` to `last` of a tensor in row-major order, flat; whole rows are read."""
-        shape = self.shape(name)
+    def elements(self, name: str, first: int, last: int, cut: Cut | None = None) -> Tensor:
+        """Elements `first` to `last`, in row-major order, of a tensor or of this rank's share by a
+        cut; flat. Only the rows that they lie in are read."""
+        shape = self.shape(name) if cut is None else cut.own_shape(self.shape(name))
         if not shape:
             return self.whole(name).view(1)
         row = max(1, prod(shape[1:]))  # a tensor may be empty
         top, bottom = first // row, -(-last // row)
-        rows = self._slice(name)[top:bottom].flatten()
+        rows = self._rows(name, top, bottom, cut).flatten()
         return rows[first - top * row : last - top * row]
+
+    def _rows(self, name: str, top: int, bottom: int, cut: Cut | None) -> Tensor:
+        stored = self._slice(name)
+        if cut is None:
+            return stored[top:bottom]
+        pieces = cut.pieces(self.shape(name)[cut.dimension], cut.ranks.rank)
+        if cut.dimension == 1:
+            return torch.cat([stored[top:bottom, piece] for piece in pieces], 1)
+        parts, at = [], 0  # `at` counts the share's own rows
+        for piece in pieces:
+            length = piece.stop - piece.start
+            start, stop = max(top - at, 0), min(bottom - at, length)
+            if start < stop:
+                parts.append(stored[piece.start + start : piece.start + stop])
+            at += length
+        return torch.cat(parts)
 
     def _file(self, name: str) -> Any:
         return self._files[self._held_by[name]]

@@ -1,4 +1,4 @@
-"""What a rank fills from a checkpoint: its flat tensors, or under plain torch the parameters."""
+"""What a rank fills from a checkpoint: flat tensors, or without a strategy parameters."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,14 +10,18 @@ from torch import Tensor, nn
 from zerolab.parallel.adam import ShardedOptimizer
 from zerolab.parallel.flat import Run
 from zerolab.parallel.strategy import Strategy
-from zerolab.training.checkpoint.contents import EXECUTION
+from zerolab.training.checkpoint.cuts import bare
 from zerolab.training.checkpoint.index import CheckpointError
+
+# How an optimizer computes, not what: up to the machine that resumes.
+EXECUTION = ("params", "foreach", "fused", "capturable", "differentiable")
 
 
 def parameter_targets(model: nn.Module) -> Iterator[tuple[Tensor, list[Run]]]:
     """This rank's parameter tensors, and which elements of which parameters they hold.
 
-    A tensor is a unit's flat one, or under plain torch the parameter itself, in its own shape.
+    A tensor is a unit's flat one, or without a strategy the parameter itself, in its own shape.
+    Elements are those of what tensor parallelism leaves on this rank, where it has cut a parameter.
     """
     if isinstance(model, Strategy):
         for unit in model.units:
@@ -25,7 +29,7 @@ def parameter_targets(model: nn.Module) -> Iterator[tuple[Tensor, list[Run]]]:
             part = unit.shard if unit.sharded else slice(0, unit.size)
             yield unit.parameter, list(unit.runs(part))
     else:
-        for name, parameter in model.named_parameters():
+        for name, parameter in bare(model).named_parameters():
             yield parameter, [Run(name, 0, parameter.numel(), 0)]
 
 
@@ -46,7 +50,7 @@ def state_targets(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[St
     if isinstance(optimizer, ShardedOptimizer):
         part_of = {part.updated: part for part in optimizer.parts}
     else:
-        name_of = {parameter: name for name, parameter in model.named_parameters()}
+        name_of = {parameter: name for name, parameter in bare(model).named_parameters()}
     targets = []
     for number, group in enumerate(optimizer.param_groups):
         for updated in group["params"]:
