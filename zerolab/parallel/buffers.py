@@ -7,6 +7,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from zerolab.runtime import memory
 from zerolab.runtime.collectives import broadcast
 
 
@@ -24,6 +25,7 @@ class Buffers:
                 if self._seen.get(key) == (id(buffer), buffer._version):
                     continue
                 buffer.data = buffer.contiguous()
+                memory.tag(buffer, "buffers")
                 broadcast(buffer, 0, key, self.group).wait()
                 # Batch norm's kernels write its statistics without counting it as a new version.
                 if not (isinstance(owner, _NormBase) and owner.training):
