@@ -142,5 +142,8 @@ def test_gpus_have_usable_memory_near_their_names():
     for entry in GPUS.values():
         named = float(entry.name.rpartition("-")[2].removesuffix("gb"))
         assert 0.9 * named < entry.memory / 1e9 < 1.1 * named
+        assert entry.memory % 2**20 == 0  # nvidia-smi counts in MiB
+        assert "nvidia-smi" in entry.memory_source
+        assert "NVIDIA" in entry.flops_source
     # What nvidia-smi reports for an "80 GB" H100.
     assert round(H100.memory / 1e9, 1) == 85.5

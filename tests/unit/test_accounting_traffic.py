@@ -1,6 +1,7 @@
 """Bytes a step against the published volumes, and the links that carry them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,13 @@ from zerolab.accounting import (
 )
 from zerolab.accounting.activations import Batch, Keeping
 from zerolab.accounting.catalogue import model
-from zerolab.accounting.traffic import Traffic, step_traffic, tensor_parallel_traffic
+from zerolab.accounting.moments import Setup
+from zerolab.accounting.traffic import (
+    Traffic,
+    setup_traffic,
+    step_traffic,
+    tensor_parallel_traffic,
+)
 
 DATA = Path(__file__).parent.parent / "data"
 VOLUMES = json.loads((DATA / "communication.json").read_text())["data_parallel"]
@@ -127,10 +134,14 @@ def test_messages_of_a_ring():
 def test_tensor_parallelism_all_reduces_four_times_a_layer_six_with_recomputation():
     shape, batch = model("gpt-3-175b"), Batch(size=1, sequence=2048, tensor_parallel=8)
     all_reduce = 2 * batch.element * batch.tokens * shape.hidden * 7 // 8
-    plain = tensor_parallel_traffic(shape, batch, Keeping())
-    assert plain.bytes == 4 * shape.layers * all_reduce
-    full = tensor_parallel_traffic(shape, batch, Keeping(recompute="full"))
-    assert full.bytes == 6 * shape.layers * all_reduce
+    for recompute, reductions in (("none", 4), ("selective", 4), ("full", 6)):
+        keeping = Keeping(recompute=recompute)
+        fewer, more = (
+            tensor_parallel_traffic(replace(shape, layers=layers), batch, keeping)
+            for layers in (1, 11)
+        )
+        assert more.bytes - fewer.bytes == 10 * reductions * all_reduce
+        assert more.messages - fewer.messages == 10 * reductions * 2 * 7
     published = FACTS["tensor_parallel"]["transformer layer, Megatron"]
     assert published.startswith("4 all-reduces")
     assert "6 with full recomputation" in published
@@ -144,3 +155,23 @@ def test_tensor_parallel_traffic_grows_with_tokens_data_parallel_with_parameters
     )
     assert large.bytes == 4 * small.bytes
     assert tensor_parallel_traffic(shape, Batch(size=1, sequence=8), Keeping()) == Traffic(0, 0)
+
+
+def test_two_dimensions_send_to_two_groups():
+    setup = Setup(
+        shape=model("llama-2-7b"),
+        strategy="zero2",
+        ranks=4,
+        precision="mixed",
+        batch=Batch(size=1, sequence=4096, tensor_parallel=8),
+        micro_batches=3,
+    )
+    sent = setup_traffic(setup)
+    whole = setup_traffic(replace(setup, batch=replace(setup.batch, tensor_parallel=1)))
+    # Tensor parallelism leaves an eighth of the parameters, but for norms.
+    assert whole.data.bytes / 8 < sent.data.bytes < whole.data.bytes / 7.9
+    assert sent.data.messages == whole.data.messages
+    assert whole.tensor == Traffic(0, 0)
+    once = tensor_parallel_traffic(setup.shape, setup.batch, setup.keeping)
+    assert sent.tensor == Traffic(3 * once.bytes, 3 * once.messages)
+    assert sent.total == sent.data + sent.tensor

@@ -4,7 +4,8 @@ precision, strategies   bytes for each state, and which states are sharded
 memory                  bytes of training state on a rank
 models, catalogue       shapes and parameter counts; configs reads a config.json
 activations             what autograd keeps, under a named policy; korthikanti's formulas
-moments                 what is alive when: the peak; beside it what a monitor shows
+moments, marks          what is alive when, and how far each line can be trusted
+beside                  what a monitor shows beside the tensors: ranges
 traffic, links          bytes and messages a step, and what carries them
 step_time, plan         how long a step takes, and what to run on given GPUs
 verdict                 does it fit, and the least change that makes it fit

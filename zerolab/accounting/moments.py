@@ -86,7 +86,7 @@ def _loss(setup: Setup, name: str, earlier: bool, backward: bool) -> Moment:
     run = _Run(setup)
     parts = run.states(gradient_units=len(run.units) if earlier else 0)
     # What backward needs first is gathered ahead, or still: the output unit, then the last blocks.
-    parts["gathered"] = run.gathered(0, next_ones=run.units[:0:-1])
+    parts["prefetched"] = run.prefetched(run.units[:0:-1])
     parts["activations"] = sum(activations(setup.shape, setup.batch, setup.keeping).values())
     parts["gradients of logits" if backward else "logits"] = _logits(setup, backward)
     return Moment(name, parts)
@@ -106,8 +106,10 @@ def _inside_backward(setup: Setup) -> Moment:
         done = len(run.units) if setup.micro_batches > 1 else shape.layers - index
         parts = run.states(gradient_units=done)
         current = run.units[1 + index]
-        parts["gathered"] = run.gathered(current, next_ones=run.units[index:0:-1])
-        parts["gradient buffers"] = run.gradient_buffers(current, run.units[2 + index])
+        parts["gathered"] = run.gathered(current)
+        parts["prefetched"] = run.prefetched(run.units[index:0:-1])
+        parts["gradient buffers"] = current * run.policy.gradient
+        parts["communication buffers"] = run.being_reduced(run.units[2 + index])
         parts["activations"] = before + (index + 1) * one_block
         parts["recomputed"] = recomputed
         parts["gradients of activations"] = _activation_gradients(setup)
@@ -148,17 +150,17 @@ class _Run:
             "optimizer": self.whole.optimizer,
         }
 
-    def gathered(self, current: int, next_ones: list[int]) -> int:
-        """Whole parameters of the unit that computes and of those gathered ahead."""
-        if self.sharding.parameters == "whole":
-            return 0
-        return self.policy.parameter * (current + sum(next_ones[: self.setup.prefetch]))
+    def gathered(self, unit: int) -> int:
+        """Whole parameters of the unit that computes, where ranks keep shards only."""
+        return self.policy.parameter * unit if self.sharding.parameters == "shard" else 0
 
-    def gradient_buffers(self, current: int, reducing: int) -> int:
-        """Whole gradients that are not kept: of the current unit, and of the one being reduced."""
-        if self.sharding.gradients == "shard":
-            return self.policy.gradient * (current + reducing)
-        return self.policy.gradient * current
+    def prefetched(self, next_ones: list[int]) -> int:
+        """Whole parameters of the units that are gathered ahead."""
+        return self.gathered(sum(next_ones[: self.setup.prefetch]))
+
+    def being_reduced(self, unit: int) -> int:
+        """Whole gradients of the unit before, while they are reduced into shards."""
+        return self.policy.gradient * unit if self.sharding.gradients == "shard" else 0
 
     def update_copies(self) -> int:
         """What the update of the largest unit needs beside the states."""

@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from zerolab.accounting.activations import Batch, Keeping
+from zerolab.accounting.activations import FP32, Batch, Keeping
 from zerolab.accounting.memory import padded_sizes
 from zerolab.accounting.models import Shape
+from zerolab.accounting.moments import Setup
 from zerolab.accounting.precision import Precision, precision_policy
 from zerolab.accounting.quantities import MOST_PARAMETERS, check_whole
 from zerolab.accounting.strategies import sharding
+from zerolab.accounting.tensor_parallel import unit_sizes
 
 
 class Passes(NamedTuple):
@@ -92,12 +94,44 @@ def tensor_parallel_traffic(shape: Shape, batch: Batch, keeping: Keeping) -> Tra
     """Bytes and messages of tensor parallelism in one micro-batch: they grow with the tokens.
 
     Each block all-reduces its residual stream four times: after attention and after the
-    feed-forward, in forward and again in backward; full recomputation adds its forward's two.
-    With sequence parallelism each becomes an all-gather and a reduce-scatter: the same bytes.
+    feed-forward, in forward and again in backward; full recomputation adds its forward's two. The
+    embedding adds one in forward, the head one in backward, and the loss gathers two fp32 numbers a
+    token from each rank. With sequence parallelism each all-reduce becomes an all-gather and a
+    reduce-scatter: the same bytes. (Megatron then gathers some inputs a second time, beside
+    compute; that is not counted.)
     Source: Shoeybi et al., Megatron-LM, arXiv 1909.08053, section 3; arXiv 2205.05198, section 4.2.
     """
     ranks = batch.tensor_parallel
-    reductions = shape.layers * (6 if keeping.recompute == "full" else 4)
+    reductions = shape.layers * (6 if keeping.recompute == "full" else 4) + 2
     chunk = -(-batch.element * batch.tokens * shape.hidden // ranks)
     messages = reductions * 2 * (ranks - 1)
-    return Traffic(bytes=messages * chunk, messages=messages)
+    loss = Traffic(bytes=(ranks - 1) * 2 * FP32 * batch.tokens, messages=ranks - 1)
+    return Traffic(bytes=messages * chunk, messages=messages) + loss
+
+
+@dataclass(frozen=True)
+class SplitTraffic:
+    """What one rank sends in one optimizer step, by the group that it sends to."""
+
+    data: Traffic
+    tensor: Traffic
+
+    @property
+    def total(self) -> Traffic:
+        return self.data + self.tensor
+
+
+def setup_traffic(setup: Setup) -> SplitTraffic:
+    """Data parallelism of what tensor parallelism leaves of each unit, and tensor parallelism."""
+    shape, batch = setup.shape, setup.batch
+    each = tensor_parallel_traffic(shape, batch, setup.keeping)
+    return SplitTraffic(
+        data=step_traffic(
+            unit_sizes(shape, batch.tensor_parallel),
+            setup.strategy,
+            setup.ranks,
+            setup.precision,
+            setup.micro_batches,
+        ),
+        tensor=Traffic(setup.micro_batches * each.bytes, setup.micro_batches * each.messages),
+    )
