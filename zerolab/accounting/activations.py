@@ -9,8 +9,9 @@ width, V vocabulary.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args, get_type_hints
 
+from zerolab.accounting.errors import unknown_name
 from zerolab.accounting.models import Shape
 from zerolab.accounting.quantities import check_whole
 
@@ -46,7 +47,16 @@ class Keeping:
     repeated_kv: bool = False
     dropout: bool = False
 
+    def __post_init__(self) -> None:
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise unknown_name(f"--{name}", getattr(self, name), choices)
 
+
+# What each part of the policy can be: {"attention": ("flash", "plain", "eager"), …}
+CHOICES: dict[str, tuple[str, ...]] = {
+    name: get_args(kind) for name, kind in get_type_hints(Keeping).items() if kind is not bool
+}
 HUGGING_FACE = Keeping(norm="eager", activation="eager", repeated_kv=True)
 
 

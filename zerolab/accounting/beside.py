@@ -62,11 +62,16 @@ class Explanation:
         return self.shown - self.tensors
 
     @property
-    def unexplained(self) -> int:
-        """What lies outside the allowances' range: above it positive, below it negative."""
+    def named(self) -> int:
+        """As much of the remainder as the allowances can account for; their least at least."""
         low = sum(allowance.low for allowance in self.allowances)
         high = sum(allowance.high for allowance in self.allowances)
-        return self.remainder - min(max(self.remainder, low), high)
+        return min(max(self.remainder, low), high)
+
+    @property
+    def unexplained(self) -> int:
+        """What lies outside the allowances' range: above it positive, below it negative."""
+        return self.remainder - self.named
 
 
 def explain(shown: int, tensors: int, ranks: int) -> Explanation:

@@ -17,16 +17,20 @@ MARKS: tuple[Mark, ...] = ("exact", "formula", "rule of thumb")
 
 _STATES = ("parameters", "gradients", "optimizer")
 _SAVED = ("activations", "recomputed")
-_ASSUMED = (
+# All parts that a moment can have, in the order in which accounts list them.
+PARTS = (
+    *_STATES,
     "gathered",
     "prefetched",
     "gradient buffers",
     "communication buffers",
+    *_SAVED,
     "logits",
     "gradients of logits",
     "gradients of activations",
     "fp32 copies",
 )
+FLAT: Mark = "formula"  # of `model_states`: one flat tensor, no padding of units, no counters
 BESIDE = ("CUDA context", "fragmentation", "communicator buffers")
 
 
@@ -42,9 +46,9 @@ def mark(part: str, setup: Setup) -> Mark:
         return "exact" if setup.batch.tensor_parallel == 1 else "formula"
     if part in _SAVED:
         return "exact" if _saved_is_counted(setup) else "formula"
-    if part in _ASSUMED:
-        return "formula"
-    raise KeyError(part)
+    if part not in PARTS:
+        raise KeyError(part)
+    return "formula"
 
 
 def _saved_is_counted(setup: Setup) -> bool:

@@ -53,6 +53,11 @@ class Setup:
         check_whole("--micro-batches", self.micro_batches, 1, 10**6)
         check_whole("--prefetch", self.prefetch, 0, 1000)
 
+    @property
+    def devices(self) -> int:
+        """GPUs in all."""
+        return self.ranks * self.batch.tensor_parallel
+
 
 @dataclass(frozen=True)
 class Moment:

@@ -14,6 +14,13 @@ MOST_RANKS = 10**6
 _SUFFIXES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
 _COUNT = re.compile(r"([+-]?\d+(?:_\d+)*(?:\.\d+)?(?:e[+-]?\d{1,3})?)([kmbt]?)", re.IGNORECASE)
 
+_UNITS = {
+    "b": 1,
+    **{f"{prefix}b": 1000**power for power, prefix in enumerate("kmgt", start=1)},
+    **{f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", start=1)},
+}
+_SIZE = re.compile(r"(\d{1,20}(?:\.\d{1,20})?) ?((?:[kmgt]i?)?b)", re.IGNORECASE | re.ASCII)
+
 
 def parse_count(text: str | int | float, option: str = "--params") -> int:
     """A parameter count as people write it: "7e9", "7B", "350M", "1.5b", "7_000_000".
@@ -29,6 +36,18 @@ def parse_count(text: str | int | float, option: str = "--params") -> int:
     if not 1 <= number <= MOST_PARAMETERS or number != int(number):
         raise InputError(option, text, accepted)
     return int(number)
+
+
+def parse_size(text: str, option: str) -> int:
+    """Bytes as people write them, always with the unit: "71GB", "66.1 GiB", "81559MiB".
+
+    Raises InputError for anything that is not a size from 1 B to 10^18 B.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    size = Decimal(match[1]) * _UNITS[match[2].lower()] if match else Decimal(0)
+    if not 1 <= size <= 10**18:
+        raise InputError(option, text, "a size with its unit, such as 71GB, 66.1GiB or 81559MiB")
+    return round(size)
 
 
 def check_whole(option: str, value: object, lowest: int, highest: int) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from zerolab.accounting.activations import FP32, Batch, Keeping
+from zerolab.accounting.links import Link
 from zerolab.accounting.memory import padded_sizes
 from zerolab.accounting.models import Shape
 from zerolab.accounting.moments import Setup
@@ -61,8 +62,27 @@ class Traffic:
     bytes: int
     messages: int
 
+    def seconds(self, link: Link) -> float:
+        """How long it takes alone on a link."""
+        return link.seconds(self.bytes, self.messages)
+
     def __add__(self, other: "Traffic") -> "Traffic":
         return Traffic(self.bytes + other.bytes, self.messages + other.messages)
+
+
+def step_passes(strategy: str, micro_batches: int = 1) -> Passes:
+    """How often everything goes round in a step, with gradients accumulated over micro-batches.
+
+    DDP and ZeRO-1 keep whole gradients, so they add up locally and are reduced once a step. ZeRO-2
+    and ZeRO-3 have nowhere to add up whole gradients: every backward reduces them, and ZeRO-3 also
+    gathers anew in every forward and backward.
+    """
+    kept, passes = sharding(strategy), PASSES[strategy]
+    check_whole("--micro-batches", micro_batches, 1, 10**6)
+    return Passes(
+        gradients=passes.gradients * (micro_batches if kept.gradients == "shard" else 1),
+        parameters=passes.parameters * (micro_batches if kept.parameters == "shard" else 1),
+    )
 
 
 def step_traffic(
@@ -72,17 +92,12 @@ def step_traffic(
     precision: str | Precision,
     micro_batches: int = 1,
 ) -> Traffic:
-    """Bytes and messages of data parallelism, with gradients accumulated over micro-batches.
+    """Bytes and messages of data parallelism: `step_passes` of each unit.
 
-    DDP and ZeRO-1 keep whole gradients, so they add up locally and are reduced once a step. ZeRO-2
-    and ZeRO-3 have nowhere to add up whole gradients: every backward reduces them, and ZeRO-3 also
-    gathers anew in every forward and backward.
+    unit_sizes: elements of each unit, before padding.
     """
-    kept, passes = sharding(strategy), PASSES[strategy]
-    check_whole("--micro-batches", micro_batches, 1, 10**6)
+    gradients, parameters = step_passes(strategy, micro_batches)
     policy = precision_policy(precision)
-    gradients = passes.gradients * (micro_batches if kept.gradients == "shard" else 1)
-    parameters = passes.parameters * (micro_batches if kept.parameters == "shard" else 1)
     sent = sum(padded_sizes(unit_sizes, ranks)) // ranks * (ranks - 1)  # elements of one pass
     return Traffic(
         bytes=sent * (gradients * policy.gradient + parameters * policy.parameter),

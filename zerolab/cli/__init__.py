@@ -10,13 +10,14 @@
     zerolab check labs/01-memory-accounting.ipynb   grade a lab
 
 Results go to standard output, progress to standard error. Exit status: 0; 1 where a lab is not
-solved or a rank failed; 2 for wrong input; 130 when interrupted.
+solved, a rank failed or nobody reads the output; 2 for wrong input; 130 when interrupted.
 
 One file a command: `add` says what it takes, `run` does it. What needs torch is imported where it
 is used: `memory` and `--help` must not wait for it.
 """
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -36,6 +37,7 @@ COMMANDS = {
     "bench": bench,
     "check": check,
 }
+WITH_CSV = (memory, traffic, plan)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -55,6 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except RankError as error:
         print(f"zerolab: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        # The reader has gone, as in `zerolab plan … | head`. Nor can what is buffered be written.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
         print("zerolab: interrupted", file=sys.stderr)
@@ -81,6 +87,9 @@ def _parser() -> tuple[_Parser, dict[str, _Parser]]:
         commands[name] = subparsers.add_parser(
             name, help=command.SUMMARY, description=f"{command.SUMMARY}.", allow_abbrev=False
         )
-        commands[name].add_argument("--json", action="store_true", help="print JSON instead")
+        formats = commands[name].add_mutually_exclusive_group()
+        formats.add_argument("--json", action="store_true", help="print JSON instead")
+        if command in WITH_CSV:
+            formats.add_argument("--csv", action="store_true", help="print CSV instead")
         command.add(commands[name])
     return parser, commands

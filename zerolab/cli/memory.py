@@ -1,17 +1,35 @@
-"""`zerolab memory`: what each strategy keeps on a rank."""
+"""`zerolab memory`: what each strategy keeps on a rank, and what is alive when."""
 
 import argparse
+from collections.abc import Iterator
 
 from zerolab import accounting
-from zerolab.accounting import STRATEGIES, InputError
-from zerolab.cli.options import add_on_paper, on_paper
-from zerolab.cli.output import on_paper_json, print_json, print_parts, setting
+from zerolab.accounting import STRATEGIES, InputError, ModelStates, Setup
+from zerolab.accounting.activations import block, embedding, output
+from zerolab.accounting.beside import Explanation, beside, explain
+from zerolab.accounting.marks import FLAT, mark
+from zerolab.accounting.moments import moments, peak
+from zerolab.accounting.quantities import MOST_RANKS, parse_size
+from zerolab.accounting.tensor_parallel import unit_sizes
+from zerolab.cli import options
+from zerolab.cli.output import print_csv, print_json, print_parts, setting
 
-SUMMARY = "bytes of training state that each strategy keeps on a rank"
+SUMMARY = "bytes that each strategy keeps on a rank, and with a batch what is alive when"
+COLUMNS = ("strategy", "moment", "part", "bytes", "bytes_high", "mark")
 
 
 def add(parser: argparse.ArgumentParser) -> None:
-    add_on_paper(parser)
+    options.add_on_paper(parser)
+    parser.add_argument(
+        "--strategy", metavar="S", help=f"{', '.join(STRATEGIES)}; default: all, in less detail"
+    )
+    options.add_batch(parser)
+    options.add_policy(parser)
+    parser.add_argument(
+        "--observed",
+        metavar="SIZE",
+        help="with --strategy and a batch: what a monitor shows, such as 71GB or 66.1GiB",
+    )
     parser.add_argument(
         "--count",
         action="store_true",
@@ -22,26 +40,157 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.count:
         return _count(arguments)
-    parameters, ranks, precision = on_paper(arguments)
-    states = {s: accounting.model_states(parameters, s, ranks, precision) for s in STRATEGIES}
-    if arguments.json:
-        found = {strategy: kept.as_dict() for strategy, kept in states.items()}
-        return print_json(on_paper_json(parameters, ranks, precision, found))
-    from zerolab.teaching.tables import states_table
+    ranks = options.whole("--ranks", arguments.ranks, 1, MOST_RANKS)
+    precision = accounting.precision_policy(arguments.precision).name
+    strategies = (
+        STRATEGIES
+        if arguments.strategy is None
+        else (options.strategy("--strategy", arguments.strategy),)
+    )
+    parameters, shape = options.size(arguments)
+    setups = {}
+    on_a_rank = parameters
+    if shape is not None and options.asks_for_a_batch(arguments):
+        setups = {name: options.setup(arguments, shape, name) for name in strategies}
+        on_a_rank = sum(unit_sizes(shape, setups[strategies[0]].batch.tensor_parallel))
+    states = {s: accounting.model_states(on_a_rank, s, ranks, precision) for s in strategies}
+    observed = _observed(arguments, setups)
 
-    return print_parts(setting(parameters, precision, ranks), states_table(states))
+    if arguments.csv:
+        return print_csv(COLUMNS, _rows(states, setups, observed))
+    if arguments.json:
+        found = {
+            "parameters": parameters,
+            "ranks": ranks,
+            "precision": precision,
+            "marks": dict.fromkeys(("parameters", "gradients", "optimizer"), FLAT),
+            "strategies": {
+                name: kept.as_dict() | (_account(setups[name], observed) if setups else {})
+                for name, kept in states.items()
+            },
+        }
+        if setups:
+            found["activations"] = _lines(next(iter(setups.values())))  # of every strategy
+        return print_json(found)
+    from zerolab.teaching import paper
+
+    parts: list = [
+        setting(parameters, precision, ranks),
+        paper.states_table(states),
+        paper.STATES_NOTE,
+    ]
+    if len(setups) == 1:
+        (only,) = setups.values()
+        parts += [paper.moments_table(only), paper.beside_table(only), paper.moments_note(only)]
+        if observed is not None:
+            parts.append(paper.observed_note(observed))
+    elif setups:
+        parts += [paper.peaks_table(setups), paper.PEAKS_NOTE]
+    if setups:
+        parts.append(paper.activations_table(next(iter(setups.values()))))
+    return print_parts(*parts)
+
+
+def _observed(arguments: argparse.Namespace, setups: dict[str, Setup]) -> Explanation | None:
+    if arguments.observed is None:
+        return None
+    shown = parse_size(arguments.observed, "--observed")
+    if len(setups) != 1:
+        raise InputError(
+            "--observed",
+            arguments.observed,
+            "what one run shows: with --model or --config, --strategy, and --batch or --sequence",
+        )
+    (setup,) = setups.values()
+    return explain(shown, peak(setup).total, setup.devices)
+
+
+def _lines(setup: Setup) -> dict[str, dict[str, int]]:
+    """What autograd keeps, line by line, of the whole model: bytes by part."""
+    kept = (setup.shape, setup.batch, setup.keeping)
+    blocks = {name: setup.shape.layers * size for name, size in block(*kept).items()}
+    return {"embedding": embedding(*kept), "blocks": blocks, "output": output(*kept)}
+
+
+def _account(setup: Setup, observed: Explanation | None) -> dict:
+    """The moments of a step and what lies beside its peak, for JSON."""
+    tightest = peak(setup)
+    found: dict = {
+        "moments": [
+            {
+                "moment": moment.name,
+                "total": moment.total,
+                "parts": [
+                    {"part": part, "bytes": size, "mark": mark(part, setup)}
+                    for part, size in moment.parts.items()
+                ],
+            }
+            for moment in moments(setup)
+        ],
+        "peak": {"moment": tightest.name, "total": tightest.total},
+        "beside": [
+            {
+                "part": allowance.name,
+                "bytes": allowance.low,
+                "bytes_high": allowance.high,
+                "mark": mark(allowance.name, setup),
+                "source": allowance.source,
+            }
+            for allowance in beside(tightest.total, setup.devices)
+        ],
+    }
+    if observed is not None:
+        found["observed"] = dict(_remainders(observed))
+    return found
+
+
+def _remainders(observed: Explanation) -> Iterator[tuple[str, int]]:
+    yield "shown", observed.shown
+    yield "tensors", observed.tensors
+    yield "remainder", observed.remainder
+    yield "named", observed.named
+    yield "unexplained", observed.unexplained
+
+
+def _rows(
+    states: dict[str, ModelStates], setups: dict[str, Setup], observed: Explanation | None
+) -> Iterator[tuple]:
+    """The same account, a line a row; bytes and bytes_high differ where it is a range."""
+    for strategy, kept in states.items():
+        for part in ("parameters", "gradients", "optimizer"):
+            size = getattr(kept, part)
+            yield strategy, "at rest", part, size, size, FLAT
+    for strategy, setup in setups.items():
+        for moment in moments(setup):
+            for part, size in moment.parts.items():
+                yield strategy, moment.name, part, size, size, mark(part, setup)
+        for beyond in beside(peak(setup).total, setup.devices):
+            marked = mark(beyond.name, setup)
+            yield strategy, "beside the peak", beyond.name, beyond.low, beyond.high, marked
+        if observed is not None:
+            for name, size in _remainders(observed):
+                yield strategy, "observed", name, size, size, ""
+    for setup in list(setups.values())[:1]:
+        for where, lines in _lines(setup).items():
+            for name, size in lines.items():
+                marked = mark("activations", setup)
+                yield "", "activations", f"{where}: {name}", size, size, marked
 
 
 def _count(arguments: argparse.Namespace) -> int:
     """The one path of `memory` that needs torch, and transformers."""
     if arguments.config is None:
         raise InputError("--count", "no --config", "a config.json beside it, as --config FILE")
+    batch = options.whole("--batch", arguments.batch or "1", 1, 10**6)
+    sequence = options.whole("--sequence", arguments.sequence or "1024", 1, 10**7)
     from zerolab.training.count import count
 
-    found = count(arguments.config)
+    found = count(arguments.config, batch, sequence)
     if arguments.json:
         return print_json(vars(found))
+    if arguments.csv:
+        return print_csv(tuple(vars(found)), [tuple(vars(found).values())])
     return print_parts(
         f"{found.parameters:,} parameters; {accounting.decimal_bytes(found.activations)} of "
-        f"activations for one sequence of 1,024 tokens in 16 bits ({found.attention} attention)"
+        f"activations for {batch} × {sequence:,} tokens in 16 bits ({found.attention} attention)"
     )

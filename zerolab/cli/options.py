@@ -2,14 +2,20 @@
 
 import argparse
 import sys
+from collections.abc import Collection
 from typing import Any
 
 from zerolab import accounting
-from zerolab.accounting import STRATEGIES, InputError
+from zerolab.accounting import STRATEGIES, Batch, InputError, Keeping, Setup
+from zerolab.accounting.activations import CHOICES
 from zerolab.accounting.catalogue import model
 from zerolab.accounting.configs import read_config
 from zerolab.accounting.errors import unknown_name
 from zerolab.accounting.models import Shape
+from zerolab.accounting.quantities import MOST_RANKS
+
+SEQUENCE = 4096  # tokens, where nothing is said and the model has as many positions
+MOST_TOKENS = 10**7
 
 
 def add_model(group: Any) -> None:
@@ -39,15 +45,108 @@ def add_link(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--link", metavar="L", help=f"emulate one of {', '.join(accounting.LINKS)}")
 
 
-def on_paper(arguments: argparse.Namespace) -> tuple[int, int, str]:
-    """Parameters, ranks and precision."""
-    return (
-        accounting.parse_count(arguments.params)
-        if arguments.params is not None
-        else shape(arguments).parameters,
-        whole("--ranks", arguments.ranks, 1, 10**6),
-        accounting.precision_policy(arguments.precision).name,
+def add_batch(parser: argparse.ArgumentParser) -> None:
+    """What a rank computes; with any of it, activations can be counted."""
+    batch = parser.add_argument_group("what a rank computes, with --model or --config")
+    batch.add_argument("--batch", metavar="B", help="sequences in a micro-batch; default: 1")
+    batch.add_argument("--sequence", metavar="T", help=f"tokens in one; default: {SEQUENCE}")
+    batch.add_argument("--micro-batches", metavar="K", help="backwards before a step; default: 1")
+    batch.add_argument(
+        "--tensor-parallel",
+        metavar="D",
+        help="GPUs that share each matrix, times --ranks of such groups; default: 1",
     )
+    batch.add_argument(
+        "--sequence-parallel",
+        action="store_true",
+        help="they share what lies between the matrices, too",
+    )
+    batch.add_argument(
+        "--recompute", metavar="R", help=f"{', '.join(CHOICES['recompute'])}; default: none"
+    )
+
+
+def add_policy(parser: argparse.ArgumentParser) -> None:
+    """What autograd keeps beside; names and meanings are those of `accounting.Keeping`."""
+    policy = parser.add_argument_group("what autograd keeps of it")
+    for name in ("attention", "norm", "activation", "loss"):
+        default = getattr(Keeping(), name)
+        policy.add_argument(
+            f"--{name}", metavar="K", help=f"{', '.join(CHOICES[name])}; default: {default}"
+        )
+    policy.add_argument(
+        "--repeated-kv", action="store_true", help="grouped keys and values are copied out"
+    )
+    policy.add_argument("--dropout", action="store_true", help="masks of dropout are kept")
+
+
+def asks_for_a_batch(arguments: argparse.Namespace) -> bool:
+    return _batch_option(arguments) is not None
+
+
+def setup(arguments: argparse.Namespace, shape: Shape, strategy: str) -> Setup:
+    """The run that the options of `add_batch`, and of `add_policy` if there, describe."""
+    values = vars(arguments)
+    policy = accounting.precision_policy(arguments.precision)
+    parallel = whole("--tensor-parallel", arguments.tensor_parallel or "1", 1, 4096)
+    if shape.heads % parallel:
+        raise InputError(
+            "--tensor-parallel", parallel, f"a number that divides the model's {shape.heads} heads"
+        )
+    positions = shape.positions or MOST_TOKENS  # a learned embedding has so many and no more
+    sequence = whole(
+        "--sequence", arguments.sequence or str(min(SEQUENCE, positions)), 1, positions
+    )
+    return Setup(
+        shape=shape,
+        strategy=strategy,
+        ranks=whole("--ranks", arguments.ranks, 1, MOST_RANKS),
+        precision=policy.name,
+        batch=Batch(
+            size=whole("--batch", arguments.batch or "1", 1, 10**6),
+            sequence=sequence,
+            element=policy.parameter,
+            tensor_parallel=parallel,
+            sequence_parallel=arguments.sequence_parallel,
+        ),
+        keeping=Keeping(**{name: values[name] for name in _POLICY if values.get(name)}),
+        micro_batches=whole("--micro-batches", arguments.micro_batches or "1", 1, 10**6),
+    )
+
+
+_POLICY = (*CHOICES, "repeated_kv", "dropout")
+_BATCH = ("batch", "sequence", "micro_batches", "tensor_parallel", "sequence_parallel", *_POLICY)
+
+
+def _batch_option(arguments: argparse.Namespace) -> str | None:
+    """The first of the options about a batch that was given."""
+    given = vars(arguments)
+    return next((name for name in _BATCH if given.get(name)), None)
+
+
+def size(
+    arguments: argparse.Namespace, without_shape: Collection[str] = ()
+) -> tuple[int, Shape | None]:
+    """Of --params, --model or --config: how many parameters, and the shape where there is one.
+
+    without_shape: options about the batch that make sense with --params, too.
+    """
+    if arguments.params is not None:
+        _refuse_batch(arguments, without_shape)
+        return accounting.parse_count(arguments.params), None
+    found = shape(arguments)
+    return found.parameters, found
+
+
+def _refuse_batch(arguments: argparse.Namespace, but: Collection[str]) -> None:
+    """Raise InputError where a batch is given and no shape."""
+    given = _batch_option(arguments)
+    if given is not None and given not in but:
+        raise InputError(
+            f"--{given.replace('_', '-')}",
+            getattr(arguments, given),
+            "only with --model or --config: a number of parameters has no shape",
+        )
 
 
 def shape(arguments: argparse.Namespace) -> Shape:

@@ -1,7 +1,9 @@
 """What several commands print."""
 
+import csv
 import json
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,11 +15,19 @@ def print_json(value: Any) -> int:
     return 0
 
 
+def print_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> int:
+    """A heading and a line a row; bytes are integers, times seconds."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    return 0
+
+
 def print_parts(*parts: Any) -> int:
     """Tables and text, for a reader."""
     from rich.console import Console
 
-    Console(highlight=False).print(*parts)
+    Console(highlight=False).print(*parts, sep="\n")
     return 0
 
 
@@ -32,12 +42,3 @@ def print_rows(rows: "Sequence[Row]") -> int:
     first = rows[0]
     of = setting(first.parameter_count, first.precision, first.ranks)
     return print_parts(f"A GPT of {of}", comparison_table(rows), comparison_notes(rows))
-
-
-def on_paper_json(parameters: int, ranks: int, precision: str, strategies: dict[str, Any]) -> dict:
-    return {
-        "parameters": parameters,
-        "ranks": ranks,
-        "precision": precision,
-        "strategies": strategies,
-    }

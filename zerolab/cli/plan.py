@@ -38,6 +38,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         candidates = [candidate.as_dict() for candidate in found.candidates]
         return print_json({"advice": found.advice, "candidates": candidates})
-    from zerolab.teaching.tables import plan_notes, plan_table
+    from zerolab.teaching.paper import plan_notes, plan_table
 
     return print_parts(plan_table(found), plan_notes(found))

@@ -1,16 +1,12 @@
 """Tables for the terminal and the notebook: what was predicted above what was measured."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from rich import box
 from rich.table import Table
 
-from zerolab.accounting import ModelStates, decimal_bytes
-from zerolab.accounting.traffic import PASSES
-
 if TYPE_CHECKING:  # comparing needs torch, showing what was compared does not
-    from zerolab.accounting.plan import Plan
     from zerolab.training.bench import Row as BenchRow
     from zerolab.training.compare import Row
     from zerolab.training.versus import Comparison
@@ -19,55 +15,11 @@ NAMES = {"ddp": "DDP", "zero1": "ZeRO-1", "zero2": "ZeRO-2", "zero3": "ZeRO-3"}
 STATES = ("parameters", "gradients", "optimizer")
 
 
-def states_table(states: Mapping[str, ModelStates]) -> Table:
-    """Bytes of each state that a rank keeps, a line a strategy."""
-    table = _table("kept on a rank", *STATES, "total")
-    for strategy, kept in states.items():
-        sizes = (kept.parameters, kept.gradients, kept.optimizer, kept.total)
-        table.add_row(NAMES[strategy], *map(decimal_bytes, sizes))
-    return table
-
-
-def traffic_table(sent: Mapping[str, int]) -> Table:
-    """Bytes that a rank sends in a step, a line a strategy.
-
-    A pass is one all-gather or one reduce-scatter of everything; an all-reduce is two.
-    """
-    table = _table("sent by a rank", "gradients", "parameters", "bytes a step")
-    for strategy, size in sent.items():
-        passes = (_passes(count) for count in PASSES[strategy])
-        table.add_row(NAMES[strategy], *passes, decimal_bytes(size))
-    return table
-
-
-def plan_table(plan: "Plan", most: int = 8) -> Table:
-    """The best candidates of a plan, a line each: those that fit by time, then the nearest."""
-    table = _table("strategy", "micro-batch", "recompute", "needs", "of", "step", "exposed")
-    for candidate in plan.candidates[:most]:
-        setup, time = candidate.setup, candidate.time
-        table.add_row(
-            NAMES[setup.strategy],
-            str(setup.batch.size),
-            setup.keeping.recompute,
-            decimal_bytes(candidate.needed),
-            decimal_bytes(candidate.memory),
-            f"{time.total:.3g} s" if candidate.fits else "too big",
-            f"{time.exposed / time.total:.0%}",
-        )
-    return table
-
-
-def plan_notes(plan: "Plan") -> str:
-    """The advice, and what it rests on."""
-    return (
-        f"{plan.advice}\nAll of it is predicted: needs is the peak and the upper end of what lies "
-        "beside it; exposed is the share of the step in which compute waits for data parallelism."
-    )
-
-
 def versus_table(found: Sequence["Comparison"]) -> Table:
     """ZeRO-3 beside tensor parallelism, two lines for each number of tokens a step."""
-    table = _table("tokens", "", "kept, MB", "activations, MB", "sent, MB", "messages", "step, ms")
+    table = empty_table(
+        "tokens", "", "kept, MB", "activations, MB", "sent, MB", "messages", "step, ms"
+    )
     table.columns[1].justify = "left"
     for comparison in found:
         for name, side in (("ZeRO-3", comparison.zero3), ("tensor", comparison.tensor_parallel)):
@@ -103,7 +55,7 @@ def versus_notes(found: Sequence["Comparison"], crossing: float) -> str:
 
 def comparison_table(rows: Sequence["Row"]) -> Table:
     """What each strategy cost, a column a strategy. Bytes are those of one rank, in MB."""
-    table = _table("on a rank", "", *(NAMES[row.strategy] for row in rows))
+    table = empty_table("on a rank", "", *(NAMES[row.strategy] for row in rows))
     table.columns[1].justify = "left"
 
     def line(quantity: str, source: str, cells: Iterable[str], last: bool = True) -> None:
@@ -142,7 +94,7 @@ def comparison_notes(rows: Sequence["Row"]) -> str:
 
 def bench_table(rows: Sequence["BenchRow"]) -> Table:
     """Ratios of ours over the peer, a section a pair: its bars, and a line for each size."""
-    table = _table("ours / peer", "ranks", "tokens", "step time", "CPU", "peak", "wire")
+    table = empty_table("ours / peer", "ranks", "tokens", "step time", "CPU", "peak", "wire")
     names = ("step_seconds", "cpu_seconds", "peak_bytes", "wire_bytes")
     for index, row in enumerate(rows):
         pair = (row.ours, row.peer)
@@ -196,15 +148,13 @@ def _wire_note(rows: Sequence["Row"]) -> str:
     return f"On the wire the kernel counted {excess:+.1%} against the prediction: {reason}."
 
 
-def _table(first: str, *headings: str) -> Table:
+def empty_table(first: str, *headings: str) -> Table:
+    """An empty table whose first column is text and whose others are numbers."""
     table = Table(first, box=box.SIMPLE_HEAD)
     for heading in headings:
-        table.add_column(heading, justify="right")
+        longest = max(map(len, heading.split()), default=0)  # headings wrap between words only
+        table.add_column(heading, justify="right", min_width=longest)
     return table
-
-
-def _passes(count: int) -> str:
-    return "–" if count == 0 else f"{count} pass" if count == 1 else f"{count} passes"
 
 
 def _mb(size: int | None) -> str:
