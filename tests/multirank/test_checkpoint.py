@@ -21,6 +21,9 @@ from zerolab.training.checkpoint.writer import SAVING, Writer
 
 BEFORE, AFTER = 3, 3  # steps before the save, and after it
 TIED = reference.GPTShape(vocabulary=61, context=16, layers=2, heads=2, width=30, tied=True)
+# Of which 2 and 4 ranks can each compute a part.
+SPLIT = reference.GPTShape(vocabulary=64, context=16, layers=2, heads=4, width=24)
+SPLIT_TIED = reference.GPTShape(**{**vars(SPLIT), "tied": True})
 OPTIMIZERS = {
     "AdamW": (torch.optim.AdamW, {"lr": 1e-3}),
     "SGD": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}),
@@ -28,7 +31,8 @@ OPTIMIZERS = {
 
 
 class Setup(NamedTuple):
-    """How a run is made; a strategy of "" is plain torch in one process."""
+    """How a run is made; a strategy of "" is plain torch in one process, or with `tensor` ranks to
+    a layer, tensor parallelism alone."""
 
     ranks: int
     strategy: str
@@ -37,6 +41,12 @@ class Setup(NamedTuple):
     grouped: bool = False
     shape: reference.GPTShape = SHAPE
     layout: str | None = None
+    tensor: int = 1
+
+    @property
+    def data(self) -> int:
+        """Ranks of data parallelism."""
+        return self.ranks // self.tensor
 
 
 def groups(module: nn.Module) -> list[dict]:
@@ -48,17 +58,31 @@ def groups(module: nn.Module) -> list[dict]:
     return [{"params": matrices, "weight_decay": 0.1}, {"params": vectors}, {"params": head}]
 
 
-def build(setup: Setup, seed: int) -> tuple:
-    from zerolab.parallel import STRATEGIES, ShardedOptimizer
+def mesh(rank: int, setup: Setup) -> tuple:
+    """This rank's groups: those that share its layers, and those that share its data's strategy."""
+    import torch.distributed as dist
+
+    together = [range(first, first + setup.tensor) for first in range(0, setup.ranks, setup.tensor)]
+    across = [range(first, setup.ranks, setup.tensor) for first in range(setup.tensor)]
+    tensor = [dist.new_group(list(ranks)) for ranks in together]
+    data = [dist.new_group(list(ranks)) for ranks in across]
+    return tensor[rank // setup.tensor], data[rank % setup.tensor]
+
+
+def build(setup: Setup, seed: int, rank: int = 0) -> tuple:
+    from zerolab.parallel import STRATEGIES, ShardedOptimizer, TensorParallel
 
     torch.manual_seed(seed)
-    module = GPT(setup.shape)
-    grouped = groups(module) if setup.grouped else None
+    model: nn.Module = GPT(setup.shape)
     optimizer_class, arguments = OPTIMIZERS[setup.optimizer]
+    more: dict = {"layout": setup.layout} if setup.layout else {}
+    if setup.tensor > 1:
+        tensor_group, more["group"] = mesh(rank, setup)
+        model = TensorParallel(model, group=tensor_group)
+    grouped = groups(getattr(model, "module", model)) if setup.grouped else None
     if not setup.strategy:
-        return module, optimizer_class(grouped or module.parameters(), **arguments)
-    layout = {"layout": setup.layout} if setup.layout else {}
-    model = STRATEGIES[setup.strategy](module, precision=setup.precision, **layout)
+        return model, optimizer_class(grouped or model.parameters(), **arguments)
+    model = STRATEGIES[setup.strategy](model, precision=setup.precision, **more)
     return model, ShardedOptimizer(model, optimizer_class, grouped, **arguments)
 
 
@@ -68,7 +92,7 @@ def train(
     """Steps first..last, resumed from a folder and saved to another, where given; the losses, and
     whole parameters at the end."""
     # Another seed when resuming: what is not loaded must show.
-    model, optimizer = build(setup, 0 if folder is None else 7)
+    model, optimizer = build(setup, 0 if folder is None else 7, rank)
     if folder is not None:
         assert load(folder, model, optimizer) == {"step": first}
     # A decaying learning rate, so that a lost one would show as well.
@@ -76,19 +100,20 @@ def train(
     for step in range(first, last):
         for group in optimizer.param_groups:
             group["lr"] *= 0.9
-        loss = model(*batch(step, rank, setup.ranks))
+        loss = model(*batch(step, rank // setup.tensor, setup.data))
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
     if then_save is not None:
         save(then_save, model, optimizer, {"step": last})
-    return losses, model.full_state_dict() if setup.strategy else model.state_dict()
+    plain = isinstance(model, GPT)
+    return losses, model.state_dict() if plain else model.full_state_dict()
 
 
 def run(world_of, setup: Setup, *arguments) -> tuple[list[float], dict]:
     """The ranks' mean losses and rank 0's parameters."""
-    if not setup.strategy:
+    if setup.ranks == 1 and not setup.strategy:
         return train(0, setup, *arguments)
     results = world_of(setup.ranks).run(train, setup, *arguments)
     steps = zip(*(losses for losses, _ in results), strict=True)
@@ -118,9 +143,41 @@ def uninterrupted(**setup) -> tuple[list[float], dict]:
             Setup(2, "zero3", shape=TIED),
             [Setup(3, "zero2", shape=TIED), Setup(1, "", shape=TIED)],
         ),
+        (
+            Setup(4, "", shape=SPLIT, tensor=4),
+            [
+                Setup(2, "zero3", shape=SPLIT),
+                Setup(4, "zero3", shape=SPLIT, tensor=2),
+                Setup(1, "", shape=SPLIT),
+            ],
+        ),
+        (
+            Setup(3, "zero3", shape=SPLIT),
+            [Setup(2, "", shape=SPLIT, tensor=2), Setup(4, "", shape=SPLIT, tensor=4)],
+        ),
+        (
+            Setup(4, "zero3", shape=SPLIT, tensor=2),
+            [
+                Setup(2, "", shape=SPLIT, tensor=2),
+                Setup(3, "zero3", shape=SPLIT),
+                Setup(4, "zero1", shape=SPLIT, tensor=2),
+            ],
+        ),
+        (
+            Setup(2, "", grouped=True, shape=SPLIT_TIED, tensor=2),
+            [
+                Setup(3, "zero3", grouped=True, shape=SPLIT_TIED),
+                Setup(4, "zero2", grouped=True, shape=SPLIT_TIED, tensor=2),
+            ],
+        ),
+        (
+            Setup(4, "zero3", optimizer="SGD", shape=SPLIT, layout="owner", tensor=2),
+            [Setup(2, "", optimizer="SGD", shape=SPLIT, tensor=2)],
+        ),
     ],
-    ids=["flat", "owner", "ddp", "SGD", "groups", "tied"],
-)
+    ids=["flat", "owner", "ddp", "SGD", "groups", "tied", "tensor", "to tensor", "mesh",
+         "tensor tied and grouped", "mesh of owners"],
+)  # fmt: skip
 def test_a_run_continues_anywhere_as_if_uninterrupted(world_of, tmp_path, saved, resumed):
     kind = {"optimizer": saved.optimizer, "grouped": saved.grouped, "shape": saved.shape}
     losses, expected = uninterrupted(**kind)
@@ -227,24 +284,62 @@ def test_the_files_hold_whole_tensors_under_the_modules_names(world_of, tmp_path
         assert difference(parameters, expected) == 0
 
 
-def save_gpt2(rank: int, folder: Path) -> dict:
+def save_split(rank: int, folder: Path, setup: Setup) -> dict:
+    model, optimizer = build(setup, 0, rank)
+    model(*batch(0, rank // setup.tensor, setup.data)).backward()
+    optimizer.step()
+    save(folder, model, optimizer)
+    return model.full_state_dict()
+
+
+@pytest.mark.parametrize(
+    "setup",
+    [Setup(2, "", shape=SPLIT, tensor=2), Setup(4, "zero3", shape=SPLIT, tensor=2)],
+    ids=["tensor", "mesh"],
+)
+def test_what_tensor_parallelism_cut_is_whole_in_the_files(world_of, tmp_path, setup):
+    """Every tensor once, in its own shape: nothing in a file says how many ranks there were."""
+    expected = world_of(setup.ranks).run(save_split, tmp_path, setup)[0]
+    alone, adam = build(Setup(1, "", shape=SPLIT), 0)
+    alone(*batch(0)).backward()
+    adam.step()
+    held = [load_file(file) for file in sorted(tmp_path.glob("*.safetensors"))]
+    names = [name for tensors in held for name in tensors]
+    assert len(names) == len(set(names))
+    tensors = {name: tensor for tensors in held for name, tensor in tensors.items()}
+    for name, parameter in alone.named_parameters():
+        assert torch.equal(tensors.pop(name), expected[name])
+        for key, value in adam.state[parameter].items():
+            assert torch.allclose(tensors.pop(f"{name}.{key}"), value, rtol=1e-3, atol=1e-7)
+    assert not tensors
+
+
+def gpt2(seed: int) -> nn.Module:
     import transformers
 
-    from zerolab.parallel import Zero3
-
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     shape = {"vocab_size": 61, "n_positions": 16, "n_embd": 12, "n_layer": 2, "n_head": 2}
-    model = Zero3(transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape)))
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**shape))
+
+
+def save_gpt2(rank: int, folder: Path, wrapper: str) -> dict:
+    from zerolab import parallel
+
+    model = getattr(parallel, wrapper)(gpt2(0))
     if rank == 0:
         model.module.config.save_pretrained(folder)
     for _ in range(2):  # the config stays where it is when the checkpoint is replaced
         save(folder, model)
+    again = parallel.TensorParallel(gpt2(7))  # its weights lie transposed, and three to a matrix
+    load(folder, again)
+    assert difference(again.full_state_dict(), model.full_state_dict()) == 0
     return model.full_state_dict()
 
 
-def test_transformers_reads_the_folder(world_of, tmp_path):
+@pytest.mark.parametrize("wrapper", ["Zero3", "TensorParallel"])
+def test_transformers_reads_the_folder(world_of, tmp_path, wrapper):
     transformers = pytest.importorskip("transformers")
-    expected = world_of(2).run(save_gpt2, tmp_path)[0]
+    expected = world_of(2).run(save_gpt2, tmp_path, wrapper)[0]
     model, report = transformers.GPT2LMHeadModel.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(report.values())
     assert difference(model.state_dict(), expected) == 0
@@ -280,6 +375,50 @@ def test_no_more_than_one_unit_is_whole_at_a_time(world_of, tmp_path, precision)
     for saving, loading, largest in world_of(4).run(peaks, tmp_path, precision):
         assert largest <= saving <= largest + agreement
         assert loading <= largest + agreement
+
+
+def tensor_peaks(rank: int, folder: Path, setup: Setup) -> tuple[int, int, int, int]:
+    """Most bytes beyond what persists, while saving and while loading; the largest unit's, whole;
+    and the largest single tensor's."""
+    import gc
+
+    from zerolab import MemoryMeter
+    from zerolab.parallel.units import natural_units, parameter_owner
+
+    sizes = {name: 4 * p.numel() for name, p in GPT(setup.shape).named_parameters()}
+    units: dict[str, int] = {}
+    for name, size in sizes.items():
+        owner = parameter_owner(name, natural_units(GPT(setup.shape)))
+        units[owner] = units.get(owner, 0) + size
+    gc.collect()
+    with MemoryMeter() as meter:
+        model, optimizer = build(setup, 0, rank)
+        model(*batch(0, rank // setup.tensor, setup.data)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        persistent = meter.total
+        meter.reset_peak()
+        save(folder, model, optimizer)
+        saving = meter.peak - persistent
+        meter.reset_peak()
+        load(folder, model, optimizer)
+        loading = meter.peak - persistent
+    return saving, loading, max(units.values()), max(sizes.values())
+
+
+@pytest.mark.parametrize(
+    "setup",
+    [Setup(4, "", shape=SPLIT, tensor=4), Setup(4, "zero3", shape=SPLIT, tensor=2)],
+    ids=["tensor", "mesh"],
+)
+def test_one_unit_is_whole_at_a_time_under_tensor_parallelism(world_of, tmp_path, setup):
+    """While a unit is put together, a rank also has one other rank's share of one tensor, and on a
+    mesh what its own ranks of ZeRO-3 hold of the unit together: one of two shares."""
+    few = 4 * 64  # what ranks tell each other, and scalars
+    for saving, loading, unit, tensor in world_of(setup.ranks).run(tensor_peaks, tmp_path, setup):
+        own = unit // setup.tensor if setup.strategy else 0
+        assert saving <= unit + tensor // setup.tensor + own + few
+        assert loading <= unit + few  # the parts of the file that are mapped included
 
 
 # -- complete or absent --------------------------------------------------------------------------
@@ -461,6 +600,28 @@ def test_rank_0s_failure_to_write_reaches_all_ranks(world_of, tmp_path):
     assert not (folder / SAVING).exists()
 
 
+def fail_on_a_mesh(rank: int, folder: Path) -> list[str]:
+    """What each rank of 2 x 2 is told: when rank 0 cannot write, when rank 3 alone cannot read."""
+    model, optimizer = build(Setup(4, "zero3", shape=SPLIT, tensor=2), 0, rank)
+    save(folder, model, optimizer)
+    told = []
+    for action in (
+        lambda: save(folder / INDEX / "below a file", model, optimizer),
+        lambda: load(folder.parent if rank == 3 else folder, model, optimizer),
+    ):
+        with pytest.raises(CheckpointError) as error:
+            action()
+        told.append(str(error.value))
+    return told
+
+
+def test_one_ranks_failure_reaches_the_whole_mesh(world_of, tmp_path):
+    told = world_of(4).run(fail_on_a_mesh, tmp_path / "run")
+    assert all(words == told[0] for words in told)
+    assert "NotADirectoryError" in told[0][0]
+    assert f"{tmp_path} holds no checkpoint" in told[0][1]
+
+
 # -- what does not fit ---------------------------------------------------------------------------
 
 
@@ -579,6 +740,15 @@ def mismatched(rank: int, folder: Path) -> None:
 
     module = nn.Linear(2, 2)
     save(folder, Zero1(module), ShardedAdam(Zero1(nn.Linear(2, 2))))
+
+
+def unwrapped(rank: int, folder: Path) -> None:
+    save(folder, nn.Linear(2, 2))
+
+
+def test_a_plain_module_is_not_saved_by_every_rank(world_of, tmp_path):
+    with pytest.raises(Exception, match="a Linear is not what `save` takes: give a strategy or a"):
+        world_of(2).run(unwrapped, tmp_path)
 
 
 def test_an_optimizer_of_another_model_is_refused(world_of, tmp_path):
