@@ -45,15 +45,17 @@ class Expected:
     kept: Kept
     sent: int
 
+    def transferred(self, frame: Frame) -> int:
+        """Bytes of the tensor that a transfer makes whole, sums up, or both."""
+        if self.strategy != "tp":
+            return self.unit(frame.label)
+        if frame.label == "loss":
+            return self.element * self.ranks * LOSS_NUMBERS * self.tokens
+        return self.element * self.tokens * self.shape["width"]
+
     def transfer(self, frame: Frame) -> int:
         """Bytes that a rank sends in a frame that is a transfer."""
-        if self.strategy != "tp":
-            size = self.padded[frame.label]
-        elif frame.label == "loss":
-            size = self.ranks * LOSS_NUMBERS * self.tokens
-        else:
-            size = self.tokens * self.shape["width"]
-        return ROUNDS[frame.kind] * (self.ranks - 1) * self.element * size // self.ranks
+        return ROUNDS[frame.kind] * (self.ranks - 1) * self.transferred(frame) // self.ranks
 
     def unit(self, label: str) -> int:
         """Bytes of a whole unit."""

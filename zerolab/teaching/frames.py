@@ -16,7 +16,7 @@ from zerolab.teaching.tables import NAMES, STATES
 
 Recording = dict[str, Any]  # as `training.record.record` makes it, or JSON gives it back
 
-TITLES = {**NAMES, "tp": "tensor parallelism"}
+TITLES = {**NAMES, "tp": "Tensor parallelism"}
 HELD = (*STATES, "gathered", "activations")
 TRANSFERS = ("all-gather", "reduce-scatter", "all-reduce")
 DISCARDS = ("discard", "release")

@@ -73,6 +73,7 @@ def record_step(rank: int, strategy: str, shape: GPTShape) -> Recorded:
         optimizer = ShardedAdam(model)
         for _ in range(STEP + 1):
             ledger.clear()
+            dist.barrier()  # so that the ranks' times begin together
             with recording(meter) as recorded:
                 model(batch[:, :-1], batch[:, 1:]).backward()
                 optimizer.step()
