@@ -20,6 +20,7 @@ order in which they were called, as a GPU's communication stream would.
 import zlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from time import perf_counter
 
 import torch
 import torch.distributed as dist
@@ -41,7 +42,9 @@ class Work:
     def wait(self) -> None:
         """Return when the collective is complete; raise what it raised."""
         if self._future is not None:
+            start = perf_counter()
             self._future.result()
+            ledger.waited += perf_counter() - start
 
 
 def all_gather(full: Tensor, label: str = "", group: dist.ProcessGroup | None = None) -> Work:

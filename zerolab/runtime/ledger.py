@@ -29,6 +29,7 @@ class Ledger:
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.position: str | None = None  # "all-gather of blocks.3" while inside a collective
+        self.waited = 0.0  # seconds that who computes stood still for collectives
 
     @contextmanager
     def entry(self, operation: str, label: str, bytes: int, messages: int) -> Iterator[Event]:
@@ -49,8 +50,13 @@ class Ledger:
         """Point-to-point messages that this rank sent."""
         return sum(e.messages for e in self.events)
 
+    def seconds(self) -> float:
+        """How long the complete collectives took, hidden behind computation or not."""
+        return sum(e.end - e.start for e in self.events if e.end)
+
     def clear(self) -> None:
         self.events.clear()
+        self.waited = 0.0
 
 
 ledger = Ledger()

@@ -5,6 +5,8 @@ would have delivered. Sleeping takes no CPU, so what a strategy hides behind com
 visible on a laptop. A link faster than this machine's loopback cannot be emulated.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from time import perf_counter, sleep
 
 import torch
@@ -19,6 +21,17 @@ def use_link(link: Link | None) -> None:
     """Emulate a link on this rank from now on; None uses the machine's own."""
     global _link
     _link = link
+
+
+@contextmanager
+def emulated(link: Link | None) -> Iterator[None]:
+    """Emulate a link on this rank within the context, then again the one before."""
+    before = _link
+    use_link(link)
+    try:
+        yield
+    finally:
+        use_link(before)
 
 
 class Delivery:

@@ -66,7 +66,7 @@ class World:
         self.ranks = ranks if under_torchrun else _whole_number("ranks", ranks, MOST_RANKS)
         if device not in _DEVICES:
             raise unknown_name("device", device, _DEVICES)
-        emulated = None if link is None else find_link(link)
+        self.link, emulated = link, None if link is None else find_link(link)
         _seconds("timeout", timeout)
         if threads is not None:
             _whole_number("threads", threads, MOST_THREADS)

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from zerolab.accounting.models import Shape
+
 
 @dataclass(frozen=True)
 class GPTShape:
@@ -44,6 +46,22 @@ class GPTShape:
         embeddings = (1 if self.tied else 2) * self.vocabulary + self.context
         final_norm = 2 * self.width
         return self.layers * block + embeddings * self.width + final_norm
+
+    @property
+    def on_paper(self) -> Shape:
+        """The same shape in the terms of `accounting`."""
+        return Shape(
+            layers=self.layers,
+            hidden=self.width,
+            heads=self.heads,
+            feed_forward=4 * self.width,
+            vocabulary=self.vocabulary,
+            positions=self.context,
+            query_key_value_bias=True,
+            attention_output_bias=True,
+            feed_forward_bias=True,
+            tied=self.tied,
+        )
 
 
 # 33,674,240 parameters: the tied vocabulary is a quarter of them, the eight blocks the rest.
