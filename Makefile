@@ -44,13 +44,16 @@ run: $(READY)  ## train a small GPT by DDP, ZeRO-1, 2 and 3, compare them, build
 	@$(MAKE) --no-print-directory site
 
 site: $(SITE)/index.html  ## build the book; EXECUTE=1 runs its notebooks again first
+	@test -f $(SITE)/zerolab.pdf || echo "No Chromium was found, so the book is not printed as a PDF."
 	@echo "The book is ready. Open $(CURDIR)/$(SITE)/index.html, or serve it:"
 	@echo "  $(BIN)/python -m http.server --bind 127.0.0.1 --directory $(SITE) 8000"
 
+# A Chromium, where there is one, prints the book as a PDF as well.
 # --all, because an incremental build leaves changed static files as they were. Warnings, which fail
 # the build, go to stderr; what goes to stdout is said above in fewer words.
 $(SITE)/index.html: $(SITE_SOURCES) $(READY) $(if $(EXECUTE),execute)
-	$(BIN)/jupyter-book build book --all --quiet -W -n --keep-going > /dev/null
+	CHROMIUM="$$(PYTHONPATH=tests $(BIN)/python -c 'from system_tools import chromium; print(chromium() or "")')" \
+	  $(BIN)/jupyter-book build book --all --quiet -W -n --keep-going > /dev/null
 	@touch $@
 
 .PHONY: execute

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import system_tools
+from bs4 import BeautifulSoup
 from playwright.sync_api import Browser, Page, sync_playwright
 from sitemap import ROOT, SITE
 
@@ -30,6 +31,13 @@ def site() -> Path:
     """The folder of the built site, brought up to date."""
     subprocess.run(["make", "--no-print-directory", "site"], cwd=ROOT, check=True)
     return SITE
+
+
+@pytest.fixture(scope="session")
+def documents(site: Path) -> dict[Path, BeautifulSoup]:
+    """Every HTML file of the site, parsed."""
+    files = [path for path in site.rglob("*.html") if "_static" not in path.parts]
+    return {path: BeautifulSoup(path.read_text(), "html.parser") for path in files}
 
 
 @pytest.fixture(scope="session")
@@ -66,8 +74,8 @@ class Visit:
 
     page: Page
     origin: str
-    requests: list[str]  # all of them, those made after loading too
-    errors: list[str]  # while it loaded: what a test does to it later is not its own doing
+    requests: list[str]  # both go on growing while the page is open
+    errors: list[str]
 
     def foreign_requests(self) -> list[str]:
         """Requests for anything that is not the site's own."""
@@ -103,9 +111,9 @@ def visit(browser: Browser, origins: dict[str, str]):
         # Formulas are set after loading; the page is as the reader sees it when they are.
         page.wait_for_function("!window.MathJax || (MathJax.startup && MathJax.startup.promise)")
         page.evaluate("window.MathJax && MathJax.startup.promise")
-        page.wait_for_load_state("networkidle")
+        page.evaluate("document.fonts.ready.then(() => null)")
         try:
-            yield Visit(page, origins[origin], requests, list(errors))
+            yield Visit(page, origins[origin], requests, errors)
         finally:
             context.close()
 

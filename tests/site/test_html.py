@@ -1,20 +1,10 @@
 """The built files themselves: whatever they point at is there."""
 
-from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-import pytest
-from bs4 import BeautifulSoup
 from sitemap import pages
 
 POINTERS = {"a": "href", "link": "href", "img": "src", "script": "src", "source": "src"}
-
-
-@pytest.fixture(scope="module")
-def documents(site: Path) -> dict[Path, BeautifulSoup]:
-    """Every HTML file of the site, parsed."""
-    files = [path for path in site.rglob("*.html") if "_static" not in path.parts]
-    return {path: BeautifulSoup(path.read_text(), "html.parser") for path in files}
 
 
 def test_pages_are_those_of_the_contents(documents):
@@ -60,6 +50,18 @@ def test_every_image_says_what_it_shows(documents):
     assert images
     silent = [f"{path.name}: {image['src']}" for path, image in images if not _alternative(image)]
     assert silent == []
+
+
+def test_every_figure_shows_something_that_is_described(documents):
+    """A figure is an image, or a drawing in the page itself, which says what it is in its way."""
+    figures = [(path, figure) for path, page in documents.items() for figure in page("figure")]
+    assert figures
+    for path, figure in figures:
+        drawings = figure.find_all("svg")
+        assert figure.find("img") or drawings, f"{path.name}: {figure.get_text()[:60]}"
+        for drawing in drawings:
+            named = drawing.get("aria-label") or drawing.get("aria-labelledby")
+            assert named or drawing.find("title"), f"{path.name}: {figure.get_text()[:60]}"
 
 
 def _alternative(image) -> bool:

@@ -4,12 +4,20 @@ import pytest
 
 
 @pytest.mark.parametrize("origin", ["http", "file"])
-def test_search_finds_a_word(visit, origin):
-    with visit("search.html?q=master+copy", origin=origin) as visited:
+@pytest.mark.parametrize(
+    ("words", "page"),
+    [
+        ("master copy", "data-parallelism"),
+        ("reduce-scatter", "collectives"),
+        ("ShardedAdam", "reference"),
+    ],
+)
+def test_search_finds_what_a_page_is_about(visit, origin, words, page):
+    with visit(f"search.html?q={words.replace(' ', '+')}", origin=origin) as visited:
         results = visited.page.locator("#search-results li a")
         results.first.wait_for(timeout=10_000)
         targets = [link.get_attribute("href") for link in results.all()]
-        assert any(target.startswith("data-parallelism.html") for target in targets)
+        assert any(target.startswith(f"{page}.html") for target in targets)
         assert visited.foreign_requests() == []
 
 

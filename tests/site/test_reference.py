@@ -1,0 +1,81 @@
+"""The appendices that are written from the project itself: the reference and the packages."""
+
+import inspect
+import tomllib
+from importlib import import_module
+
+import pytest
+import zerolab.cli
+from sitemap import ROOT
+
+PACKAGES = ("zerolab", "zerolab.parallel", "zerolab.accounting")
+
+
+@pytest.fixture(scope="module")
+def reference(documents, site):
+    return documents[site / "reference.html"]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_public_name_is_there_with_its_docstring(reference, package):
+    module = import_module(package)
+    for name in module.__all__:
+        if name.startswith("_"):
+            continue
+        value = getattr(module, name)
+        home = getattr(value, "__module__", package)
+        section = reference.find("section", id=f"{home}.{name}")
+        assert section, f"{package}.{name} is missing"
+        if callable(value):
+            first = inspect.getdoc(value).split("\n")[0]
+            assert _plain(first) in _plain(section.get_text()), f"{name} lacks its docstring"
+
+
+def test_a_public_name_has_a_docstring_of_its_own():
+    for package in PACKAGES:
+        module = import_module(package)
+        for name in module.__all__:
+            value = getattr(module, name)
+            if callable(value):
+                assert value.__doc__, f"{package}.{name}"
+
+
+def test_nothing_private_is_there(reference):
+    terms = [term.get_text() for term in reference.select("article dt, article h3")]
+    assert len(terms) > 100
+    assert [term for term in terms if term.startswith("_")] == []
+
+
+def test_a_call_is_shown_as_it_is_written(reference):
+    section = reference.find("section", id="zerolab.runtime.world.World")
+    shown = section.find("pre").get_text()
+    for parameter in inspect.signature(zerolab.World).parameters.values():
+        assert f"{parameter.name}: " in shown
+    assert "self" not in shown
+
+
+def test_every_option_of_the_command_line_is_there(reference):
+    for name, command in zerolab.cli.COMMANDS.items():
+        section = reference.find("section", id=f"zerolab-{name}")
+        assert command.SUMMARY.lower() in section.get_text().lower()
+        assert "--json" in section.get_text()
+    assert "--precision" in reference.find("section", id="zerolab-memory").get_text()
+
+
+def test_the_colophon_names_what_the_package_needs(documents, site):
+    rows = documents[site / "colophon.html"].select("table tbody tr")
+    found = {row.td.get_text(): [cell.get_text() for cell in row.find_all("td")] for row in rows}
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    for requirement in needed:
+        name, version, licence, purpose = found[requirement.partition(">")[0]]
+        assert name
+        assert version[0].isdigit()
+        assert licence
+        assert purpose
+
+
+def _plain(text: str) -> str:
+    """Without marks, and with quotation marks as they are typed."""
+    for curled, typed in (("“", '"'), ("”", '"'), ("’", "'"), ("`", ""), ("*", "")):
+        text = text.replace(curled, typed)
+    return " ".join(text.split())
