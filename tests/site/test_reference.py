@@ -5,8 +5,9 @@ import tomllib
 from importlib import import_module
 
 import pytest
-import zerolab.cli
 from sitemap import ROOT
+
+import zerolab.cli
 
 PACKAGES = ("zerolab", "zerolab.parallel", "zerolab.accounting")
 
