@@ -89,8 +89,8 @@ def _imported(path: Path) -> set[str]:
             modules |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
             modules.add(node.module.partition(".")[0])
-    own = {"zerolab", *(found.stem for found in (ROOT / "tests").rglob("*.py"))}
-    return modules - own - set(sys.stdlib_module_names)
+    own = {path.stem for folder in ("tests", "book") for path in (ROOT / folder).rglob("*.py")}
+    return modules - own - {"zerolab"} - set(sys.stdlib_module_names)
 
 
 def _is_cuda(name: str) -> bool:
@@ -114,6 +114,12 @@ def test_condas_file_draws_on_the_same_pins():
     assert {item.partition("=")[0] for item in from_conda} == {"python", "pip"}
     (python,) = (item.partition("=")[2] for item in from_conda if item.startswith("python="))
     assert Requirement(f"python{PROJECT['requires-python']}").specifier.contains(python)
+
+
+def test_a_warning_stops_the_build_of_the_book():
+    builds = re.findall(r"jupyter-book build .*", (ROOT / "Makefile").read_text())
+    assert builds
+    assert all({"-W", "-n"} <= set(build.split()) for build in builds)
 
 
 def test_make_and_ci_use_the_same_pins():
