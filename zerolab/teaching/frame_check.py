@@ -64,14 +64,18 @@ class Expected:
 
 def check(recording: Recording) -> None:
     """Raise ValueError where a frame's bytes, or their sum, are not what they must be."""
-    for strategy, counted in recording["otherData"]["strategies"].items():
-        told = frames(recording, strategy)
-        expected = expect(recording, strategy)
-        for rank, sent in enumerate(counted["sent"]):
-            here = f"{strategy}, rank {rank}"
-            _equal(here, "all frames", "sent", sum(frame.sent[rank] for frame in told), sent)
-            _equal(here, "the ledger", "sent", sent, expected.sent)
-            _check_rank(here, told, rank, expected)
+    for strategy in recording["otherData"]["strategies"]:
+        check_strategy(recording, strategy)
+
+
+def check_strategy(recording: Recording, strategy: str) -> None:
+    """`check` of one strategy's frames."""
+    told, expected = frames(recording, strategy), expect(recording, strategy)
+    for rank, sent in enumerate(recording["otherData"]["strategies"][strategy]["sent"]):
+        here = f"{strategy}, rank {rank}"
+        _equal(here, "all frames", "sent", sum(frame.sent[rank] for frame in told), sent)
+        _equal(here, "the ledger", "sent", sent, expected.sent)
+        _check_rank(here, told, rank, expected)
 
 
 def expect(recording: Recording, strategy: str) -> Expected:

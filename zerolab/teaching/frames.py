@@ -51,6 +51,9 @@ class _Moment:
 def frames(recording: Recording, strategy: str) -> list[Frame]:
     """All frames of a strategy's step. Raises ValueError where ranks did different things."""
     by_rank = [list(_merged(_moments(events))) for events in _events(recording, strategy)]
+    counts = [len(moments) for moments in by_rank]
+    if len(set(counts)) != 1:
+        raise ValueError(f"{strategy}: the ranks have {counts} frames, which are not as many")
     phase, made = "forward", []
     for place, moments in enumerate(zip(*by_rank, strict=True)):
         first = moments[0]
@@ -81,10 +84,10 @@ def _moments(events: list[dict[str, Any]]) -> Iterator[_Moment]:
     live = dict.fromkeys(HELD, 0)
     found: list[tuple[dict[str, Any], dict[str, int]]] = []
     for event in events:
-        if event["ph"] == "C":
+        if event["ph"] == "C" and found:
             live[event["name"]] = event["args"]["bytes"]
             found[-1] = (found[-1][0], dict(live))
-        elif event["ph"] != "M":
+        elif event["ph"] not in "CM":
             found.append((event, dict(live)))
     after = ""
     computing: list[tuple[str, str]] = []
