@@ -51,8 +51,8 @@ LINKS = {
 }
 
 
-def link(name: str) -> Link:
+def link(name: str, option: str = "--link") -> Link:
     """The link of that name. Raises InputError, nearest name first, for any other."""
     if name not in LINKS:
-        raise unknown_name("--link", name, LINKS)
+        raise unknown_name(option, name, LINKS)
     return LINKS[name]

@@ -53,7 +53,7 @@ class StepTime:
     @property
     def exposed(self) -> float:
         """The communication of data parallelism that compute waited for."""
-        return self.total - self.compute - self.tensor_parallel
+        return max(0.0, self.total - self.compute - self.tensor_parallel)
 
 
 def step_time(

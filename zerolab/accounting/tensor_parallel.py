@@ -7,19 +7,24 @@ a cut product is summed, are on every rank. Source: Shoeybi et al., arXiv 1909.0
 from zerolab.accounting.models import Shape
 
 
+def splits(shape: Shape, ranks: int) -> bool:
+    """Whether that many ranks can share a model: each has as many heads, key-value heads too."""
+    return shape.heads % ranks == 0 and shape.kv_heads % ranks == 0
+
+
 def unit_sizes(shape: Shape, ranks: int) -> list[int]:
     """Elements of each unit on one of `ranks` tensor-parallel ranks, the fullest.
 
     `Shape.unit_sizes` for one rank.
     """
-    whole = _replicated(shape)
+    whole = replicated(shape)
     return [
         kept + -(-(size - kept) // ranks)
         for size, kept in zip(shape.unit_sizes, whole, strict=True)
     ]
 
 
-def _replicated(shape: Shape) -> list[int]:
+def replicated(shape: Shape) -> list[int]:
     """Elements of each unit that every rank holds."""
     embedding = shape.positions * shape.hidden + shape.embedding_norm * shape.one_norm
     summed = shape.attention_output_bias + shape.feed_forward_bias * shape.experts

@@ -13,8 +13,9 @@ from zerolab.accounting.configs import read_config
 from zerolab.accounting.errors import unknown_name
 from zerolab.accounting.models import Shape
 from zerolab.accounting.quantities import MOST_RANKS
+from zerolab.accounting.tensor_parallel import splits
 
-SEQUENCE = 4096  # tokens, where nothing is said and the model has as many positions
+SEQUENCE = 4096  # tokens, where nothing is said
 MOST_TOKENS = 10**7
 
 
@@ -49,7 +50,7 @@ def add_batch(parser: argparse.ArgumentParser) -> None:
     """What a rank computes; with any of it, activations can be counted."""
     batch = parser.add_argument_group("what a rank computes, with --model or --config")
     batch.add_argument("--batch", metavar="B", help="sequences in a micro-batch; default: 1")
-    batch.add_argument("--sequence", metavar="T", help=f"tokens in one; default: {SEQUENCE}")
+    add_sequence(batch)
     batch.add_argument("--micro-batches", metavar="K", help="backwards before a step; default: 1")
     batch.add_argument(
         "--tensor-parallel",
@@ -63,6 +64,14 @@ def add_batch(parser: argparse.ArgumentParser) -> None:
     )
     batch.add_argument(
         "--recompute", metavar="R", help=f"{', '.join(CHOICES['recompute'])}; default: none"
+    )
+
+
+def add_sequence(group: Any) -> None:
+    group.add_argument(
+        "--sequence",
+        metavar="T",
+        help=f"tokens in a sequence; default: {SEQUENCE}, or as many as the model has positions",
     )
 
 
@@ -89,14 +98,9 @@ def setup(arguments: argparse.Namespace, shape: Shape, strategy: str) -> Setup:
     values = vars(arguments)
     policy = accounting.precision_policy(arguments.precision)
     parallel = whole("--tensor-parallel", arguments.tensor_parallel or "1", 1, 4096)
-    if shape.heads % parallel:
-        raise InputError(
-            "--tensor-parallel", parallel, f"a number that divides the model's {shape.heads} heads"
-        )
-    positions = shape.positions or MOST_TOKENS  # a learned embedding has so many and no more
-    sequence = whole(
-        "--sequence", arguments.sequence or str(min(SEQUENCE, positions)), 1, positions
-    )
+    if not splits(shape, parallel):
+        heads = f"{shape.heads} heads and {shape.kv_heads} key-value heads"
+        raise InputError("--tensor-parallel", parallel, f"a number that divides the {heads}")
     return Setup(
         shape=shape,
         strategy=strategy,
@@ -104,7 +108,7 @@ def setup(arguments: argparse.Namespace, shape: Shape, strategy: str) -> Setup:
         precision=policy.name,
         batch=Batch(
             size=whole("--batch", arguments.batch or "1", 1, 10**6),
-            sequence=sequence,
+            sequence=sequence(arguments, shape),
             element=policy.parameter,
             tensor_parallel=parallel,
             sequence_parallel=arguments.sequence_parallel,
@@ -112,6 +116,12 @@ def setup(arguments: argparse.Namespace, shape: Shape, strategy: str) -> Setup:
         keeping=Keeping(**{name: values[name] for name in _POLICY if values.get(name)}),
         micro_batches=whole("--micro-batches", arguments.micro_batches or "1", 1, 10**6),
     )
+
+
+def sequence(arguments: argparse.Namespace, shape: Shape) -> int:
+    """Tokens in a sequence: no more than a learned position embedding has rows."""
+    most = shape.positions or MOST_TOKENS
+    return whole("--sequence", arguments.sequence or str(min(SEQUENCE, most)), 1, most)
 
 
 _POLICY = (*CHOICES, "repeated_kv", "dropout")

@@ -11,6 +11,7 @@ from rich.table import Table
 from zerolab.accounting import Link, ModelStates, Setup, Traffic, decimal_bytes, gibibytes
 from zerolab.accounting.activations import Lines, block, embedding, output
 from zerolab.accounting.beside import Explanation, beside
+from zerolab.accounting.gpus import GPU
 from zerolab.accounting.marks import PARTS, mark
 from zerolab.accounting.moments import Moment, moments, peak
 from zerolab.accounting.plan import Plan
@@ -163,44 +164,67 @@ def traffic_table(sent: Mapping[str, SplitTraffic], micro_batches: int, link: Li
         return found + ([duration(traffic.seconds(link))] if link else [])
 
     headings = ["gradient passes", "parameter passes", "bytes", "messages"]
-    table = empty_table(
-        "sent by a rank", "to group", *headings, *([f"on {link.name}"] if link else [])
-    )
+    headings += [f"on {link.name}"] if link else []
+    if not any(found.tensor.messages for found in sent.values()):
+        table = empty_table("sent by a rank", *headings)
+        for strategy, found in sent.items():
+            passes = map(_passes, step_passes(strategy, micro_batches))
+            table.add_row(NAMES[strategy], *passes, *cells(found.total))
+        return table
+    table = empty_table("sent by a rank", "to group", *headings)
     table.columns[1].justify = "left"
     for strategy, found in sent.items():
         passes = map(_passes, step_passes(strategy, micro_batches))
-        if found.tensor.messages:
-            table.add_row(NAMES[strategy], "data", *passes, *cells(found.data))
-            table.add_row("", "tensor", "", "", *cells(found.tensor))
-            table.add_row("", "in all", "", "", *cells(found.total), end_section=True)
-        else:
-            table.add_row(NAMES[strategy], "data", *passes, *cells(found.data))
+        table.add_row(NAMES[strategy], "data", *passes, *cells(found.data))
+        table.add_row("", "tensor", "", "", *cells(found.tensor))
+        table.add_row("", "in all", "", "", *cells(found.total), end_section=True)
     return table
 
 
-def plan_table(plan: Plan, most: int = 8) -> Table:
-    """The best candidates of a plan, a line each: those that fit by time, then the nearest."""
-    table = empty_table("strategy", "micro-batch", "recompute", "needs", "of", "step", "exposed")
-    for candidate in plan.candidates[:most]:
+def plan_heading(model: str, gpus: int, gpu: GPU, link: Link, machine_link: Link | None) -> str:
+    """What is planned."""
+    inside = f", {machine_link.name} inside a machine" if machine_link else ""
+    return f"{model} on {gpus:,} × {gpu.name}, {_both(gpu.memory)} each; {link.name}{inside}"
+
+
+def plan_table(plan: Plan, too_large: int = 4) -> Table:
+    """The best of each kind, a line each: all that fit, by time; then the nearest that do not."""
+    headings = ("batches", "recompute", "needs", "step", "data waits", "tensor waits")
+    table = empty_table("strategy", "tensor parallel", *headings)
+    table.collapse_padding = table.columns[0].no_wrap = True
+    fitting = [candidate for candidate in plan.best_of_each if candidate.fits]
+    lacking = [candidate for candidate in plan.best_of_each if not candidate.fits]
+    for candidate in [*fitting, *lacking[:too_large]]:
         setup, time = candidate.setup, candidate.time
         table.add_row(
             NAMES[setup.strategy],
-            str(setup.batch.size),
+            str(setup.batch.tensor_parallel) if setup.batch.tensor_parallel > 1 else "–",
+            f"{setup.micro_batches} × {setup.batch.size}",
             setup.keeping.recompute,
             decimal_bytes(candidate.needed),
-            decimal_bytes(candidate.memory),
-            f"{time.total:.3g} s" if candidate.fits else "too big",
+            duration(time.total) if candidate.fits else "too big",
             f"{time.exposed / time.total:.0%}",
+            f"{time.tensor_parallel / time.total:.0%}",
         )
     return table
 
 
-def plan_notes(plan: Plan) -> str:
-    """The advice, and what it rests on."""
-    return (
-        f"{plan.advice}\nAll of it is predicted: needs is the peak and the upper end of what lies "
-        "beside it; exposed is the share of the step in which compute waits for data parallelism."
+def plan_notes(plan: Plan, link: Link) -> str:
+    """The advice, the border between ZeRO-2 and ZeRO-3, and what the columns rest on."""
+    notes = [plan.advice]
+    if plan.border is not None:
+        notes.append(
+            f"ZeRO-2 is faster than ZeRO-3 below {plan.border / 1e9:,.2f} GB/s, in the set-up of "
+            f"the first line; {link.name} has {link.bandwidth / 1e9:,.2f}."
+        )
+    elif plan.candidates[0].setup.ranks > 1:
+        notes.append("ZeRO-2 and ZeRO-3: no bandwidth of the link would change their order.")
+    notes.append(
+        "All of it is predicted. needs: the peak and the upper end of what lies beside it; "
+        "batches: micro-batches × sequences; waits: the shares of the step in which compute waits "
+        "for data and for tensor parallelism."
     )
+    return "\n".join(notes)
 
 
 def duration(seconds: float) -> str:
@@ -215,7 +239,7 @@ def _kind(moment: Moment) -> str:
 
 
 def _unit(size: int) -> tuple[str, float]:
-    return ("GB", 1e9) if size >= 1e9 else ("MB", 1e6)
+    return ("GB", 1e9) if size >= 1e10 else ("MB", 1e6)
 
 
 def _both(size: int) -> str:
