@@ -13,7 +13,7 @@ the outputs of cells are no prose: those were executed or included from source.
 million, hundredth) or measures something (four bytes, ten seconds, three times as many). These are
 none:
 
-- **names**: digits that belong to a word (ZeRO-3, GPT-2, fp32, H100, 7B), the products of
+- **names**: digits that belong to a word (ZeRO-3, Apache-2.0, fp32, H100, 7B), the products of
   `PRODUCTS` and the `STANDARDS` (Llama 2, Python 3.11, 10-gigabit Ethernet), and formats by their
   width (16-bit, 32 bits);
 - **one of several**, called by its number: section 5.3, Table 1, rank 0, block 3, question 2; the
@@ -50,7 +50,7 @@ GLUED, CITED, OPAQUE = "\ue000", "\ue001", "\ue002"
 PRODUCTS = r"(?:Llama|Python|PyTorch|CUDA|NCCL|NVLink|PCIe|DeepSpeed|GPT) \d+(?:\.\d+)*"
 STANDARDS = r"\d+-gigabit Ethernet"
 FORMATS = r"\b(?:8|16|32|64)[- ]bits?\b"
-IN_A_WORD = r"(?<![\w.])[A-Za-zα-ωΑ-Ω]+(?:-?\d+)+\w*|\b\d+B\b"
+IN_A_WORD = r"(?<![\w.])[A-Za-zα-ωΑ-Ω]+(?:-?\d+(?:\.\d+)*)+\w*|\b\d+B\b"
 LIST = r"\d+(?:\.\d+)*(?:(?:,| and| or| to|,? and|/|–) ?\d+(?:\.\d+)*)*"
 STAGES = rf"\bZeRO-{LIST}"
 COUNTED = (
