@@ -14,10 +14,13 @@ from zerolab.teaching.tables import NAMES, STATES
 
 if TYPE_CHECKING:
     from zerolab.training.compare import Row
+    from zerolab.training.versus import Comparison
 
 # Okabe and Ito's palette; the lightness differs too, so that it prints in grey.
 COLOURS = {"parameters": "#0072B2", "gradients": "#E69F00", "optimizer": "#56B4E9"}
 WIRE = "#009E73"
+SIDE_NAMES = {"zero3": "ZeRO-3", "tensor_parallel": "tensor parallelism"}
+SIDE_COLOURS = {"zero3": "#0072B2", "tensor_parallel": "#E69F00"}
 MARK = "black"
 
 FORMATS = (".png", ".svg", ".pdf")
@@ -31,6 +34,70 @@ def comparison_figure(rows: Sequence["Row"]) -> Figure:
     _memory(memory, rows)
     _wire(wire, rows)
     return figure
+
+
+def versus_figure(found: Sequence["Comparison"]) -> Figure:
+    """What each sends, by width, on the left; how long a step takes, by link, on the right."""
+    figure = Figure(figsize=(9, 4.5), layout="constrained")
+    wire, time = figure.subplots(1, 2)
+    figure.suptitle(versus_finding(found), fontweight="bold")
+    widths = list(dict.fromkeys(point.width for point in found))
+    links = list(dict.fromkeys(point.link for point in found))
+    for width, style in zip(widths, _styles(len(widths)), strict=True):
+        points = [p for p in found if p.width == width and p.link == links[0]]
+        sent = {side: [getattr(p, side).wire_bytes / 1e6 for p in points] for side in SIDE_NAMES}
+        _both(wire, points, sent, style, f"{width} wide")
+        wire.vlines(points[0].crossing_tokens, 0, sent["zero3"][0], color=MARK, ls=style[1])
+    wire.set_title("On the wire; upright lines: equal, by the formula", fontsize="medium")
+    wire.set_ylabel("MB sent by a rank in a step")
+    for link, style in zip(links, _styles(len(links)), strict=True):
+        points = [p for p in found if p.link == link and p.width == widths[-1]]
+        took = {side: [getattr(p, side).step_seconds * 1e3 for p in points] for side in SIDE_NAMES}
+        _both(time, points, took, style, f"link: {link}")
+    time.set_title(f"Time, {widths[-1]} wide", fontsize="medium")
+    time.set_ylabel("ms a step")
+    for axes in (wire, time):
+        axes.set_xlabel("tokens a step, all ranks together")
+        axes.set_xlim(0)
+        axes.set_ylim(0)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(loc="upper left", fontsize="small", frameon=False)
+        axes.set_ylim(top=1.35 * axes.get_ylim()[1])  # room for the legend
+    return figure
+
+
+def versus_finding(found: Sequence["Comparison"]) -> str:
+    """What the figure shows, in one line."""
+    crossings = {point.width: point.crossing_tokens for point in found}
+    each = " and ".join(f"{tokens:,.0f}" for tokens in crossings.values())
+    wide = " and ".join(map(str, crossings))
+    return f"Beyond {each} tokens a step ({wide} wide) ZeRO-3 sends less"
+
+
+def _styles(count: int) -> list[tuple[str, str]]:
+    """A marker and a line style for each of several curves."""
+    styles = [("o", "-"), ("s", "--"), ("^", ":"), ("D", "-.")]
+    return [styles[index % len(styles)] for index in range(count)]
+
+
+def _both(
+    axes: Axes,
+    points: Sequence["Comparison"],
+    values: dict[str, list[float]],
+    style: tuple[str, str],
+    label: str,
+) -> None:
+    """A curve for each side, over the tokens of a step."""
+    marker, line = style
+    for side, name in SIDE_NAMES.items():
+        axes.plot(
+            [point.tokens for point in points],
+            values[side],
+            marker=marker,
+            ls=line,
+            color=SIDE_COLOURS[side],
+            label=f"{name}, {label}",
+        )
 
 
 def finding(rows: Sequence["Row"]) -> str:

@@ -9,7 +9,7 @@ from rich.table import Table
 if TYPE_CHECKING:  # comparing needs torch, showing what was compared does not
     from zerolab.training.bench import Row as BenchRow
     from zerolab.training.compare import Row
-    from zerolab.training.versus import Comparison
+    from zerolab.training.versus import Comparison, Side
 
 NAMES = {"ddp": "DDP", "zero1": "ZeRO-1", "zero2": "ZeRO-2", "zero3": "ZeRO-3"}
 STATES = ("parameters", "gradients", "optimizer")
@@ -18,7 +18,7 @@ STATES = ("parameters", "gradients", "optimizer")
 def versus_table(found: Sequence["Comparison"]) -> Table:
     """ZeRO-3 beside tensor parallelism, two lines for each number of tokens a step."""
     table = empty_table(
-        "tokens", "", "kept, MB", "activations, MB", "sent, MB", "messages", "step, ms"
+        "tokens", "", "kept,\nMB", "alive,\nMB", "sent,\nMB", "messages", "step,\nms", "waits,\nms"
     )
     table.columns[1].justify = "left"
     for comparison in found:
@@ -31,26 +31,41 @@ def versus_table(found: Sequence["Comparison"]) -> Table:
                 _mb(side.wire_bytes),
                 f"{side.messages:,}",
                 f"{side.step_seconds * 1e3:.0f}",
+                f"{side.waiting_seconds * 1e3:.0f}",
                 end_section=name != "ZeRO-3",
             )
     return table
 
 
-def versus_notes(found: Sequence["Comparison"], crossing: float) -> str:
-    """What a reader should see in the table."""
-    first = found[0]
-    zero3, tensor = first.zero3, first.tensor_parallel
+def versus_notes(found: Sequence["Comparison"]) -> str:
+    """What a reader should see in the tables."""
+    last = found[-1]
+    zero3, tensor = last.zero3, last.tensor_parallel
+    crossings = {comparison.width: comparison.crossing_tokens for comparison in found}
+    equal = ", ".join(f"{tokens:,.0f} ({width} wide)" for width, tokens in crossings.items())
+    inside = [side.activations_inside / side.activations for side in (zero3, tensor)]
     return "\n".join(
         (
-            f"Both send the same at {crossing:,.0f} tokens a step, by the formula: fewer favour "
+            f"Both send the same at so many tokens a step, by the formula: {equal}. Fewer favour "
             "tensor parallelism.",
-            f"A layer's first weight while it computes: {_shape(zero3.weight_computed)} under "
-            f"ZeRO-3, {_shape(tensor.weight_computed)} under tensor parallelism.",
-            f"Collectives that wait inside a layer: {zero3.inside_a_layer} and "
-            f"{tensor.inside_a_layer} a step.",
-            "Step times are this machine's: compare them as ratios only.",
+            f"In the last line a layer's first weight is {_shape(zero3.weight_computed)} while it "
+            f"computes under ZeRO-3, and {_shape(tensor.weight_computed)} under tensor "
+            f"parallelism; its result is {_shape(zero3.product)} and {_shape(tensor.product)}, "
+            f"tokens × features. Between layers they are {_shape(zero3.between)} and "
+            f"{_shape(tensor.between)}.",
+            f"Alive are activations, when forward has ended: of them {inside[0]:.0%} and "
+            f"{inside[1]:.0%} inside attention and feed-forward.",
+            f"Each layer's own computation waits for {zero3.inside_a_layer} and "
+            f"{tensor.inside_a_layer} collectives a step. Of the time that collectives take, "
+            f"{_waited(zero3)} and {_waited(tensor)} is waiting; without gathering ahead ZeRO-3's "
+            f"step takes {zero3.step_seconds_in_turn / zero3.step_seconds:.2f}× as long.",
+            "Times are this machine's: compare them as ratios only.",
         )
     )
+
+
+def _waited(side: "Side") -> str:
+    return f"{side.waiting_seconds / side.communication_seconds:.0%}"
 
 
 def comparison_table(rows: Sequence["Row"]) -> Table:
