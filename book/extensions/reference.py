@@ -94,14 +94,12 @@ class Commands(SphinxDirective):
 
     def run(self):
         sections = []
-        for name, command in zerolab.cli.COMMANDS.items():
+        for name, parser in zerolab.cli.parsers()[1].items():
             full = f"zerolab-{name}"
             title = nodes.title("", "", nodes.literal("", f"zerolab {name}"))
-            parser = argparse.ArgumentParser(add_help=False)
-            command.add(parser)
-            parser.add_argument("--json", action="store_true", help="print JSON instead")
-            about = paragraph(f"{command.SUMMARY[0].upper()}{command.SUMMARY[1:]}.")
-            options = definitions((option(action), action.help or "") for action in parser._actions)
+            about = paragraph(f"{parser.description[0].upper()}{parser.description[1:]}")
+            given = [action for action in parser._actions if action.dest != "help"]
+            options = definitions((option(action), action.help or "") for action in given)
             sections.append(nodes.section("", title, about, *options, ids=[full]))
         return sections
 

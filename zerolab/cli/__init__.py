@@ -43,7 +43,7 @@ WITH_CSV = (memory, traffic, plan)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     argv = sys.argv[1:] if argv is None else argv
-    parser, commands = _parser()
+    parser, commands = parsers()
     try:
         if argv and not argv[0].startswith("-") and argv[0] not in commands:
             raise unknown_name("command", argv[0], commands)
@@ -74,7 +74,8 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
-def _parser() -> tuple[_Parser, dict[str, _Parser]]:
+def parsers() -> tuple[_Parser, dict[str, _Parser]]:
+    """The command line's parser, and that of each command."""
     parser = _Parser(
         prog="zerolab",
         allow_abbrev=False,
