@@ -11,7 +11,9 @@ sends, in elements:
 
 On NCCL these are its own. On gloo they are rings over point-to-point messages: gloo's
 reduce-scatter moves as many bytes as its all-reduce, which would make ZeRO cost more than it does.
-In a ring, every rank only ever sends to the next one; N-1 steps of S/N elements each.
+In a ring, every rank only ever sends to the next one; N-1 steps of S/N elements each. Each step
+waits for the one before, so what is small is exchanged directly instead: the same chunks, each sent
+straight to the rank that it is for, all at once.
 
 All of them return at once with a `Work`; one communication thread a rank carries them out in the
 order in which they were called, as a GPU's communication stream would.
@@ -29,6 +31,10 @@ from torch import Tensor
 from zerolab.runtime import trace
 from zerolab.runtime.ledger import ledger
 from zerolab.runtime.link import Delivery
+
+# Bytes of a whole tensor up to which the wait for a ring's steps costs more than their transfer.
+# Above it, many senders at once would only crowd each other's way.
+DIRECT = 2**20
 
 _communication = ThreadPoolExecutor(max_workers=1, thread_name_prefix="communication")
 
@@ -49,17 +55,17 @@ class Work:
 
 def all_gather(full: Tensor, label: str = "", group: dist.ProcessGroup | None = None) -> Work:
     """Fill `full` [S] with every rank's chunk; this rank's chunk is in place already."""
-    return _submit("all-gather", _ring_all_gather, 1, full, label, group)
+    return _submit("all-gather", _all_gather, 1, full, label, group)
 
 
 def reduce_scatter(full: Tensor, label: str = "", group: dist.ProcessGroup | None = None) -> Work:
     """Sum this rank's chunk of `full` [S] over the ranks; the other chunks are left undefined."""
-    return _submit("reduce-scatter", _ring_reduce_scatter, 1, full, label, group)
+    return _submit("reduce-scatter", _reduce_scatter, 1, full, label, group)
 
 
 def all_reduce(full: Tensor, label: str = "", group: dist.ProcessGroup | None = None) -> Work:
     """Sum `full` [S] over the ranks."""
-    return _submit("all-reduce", _ring_all_reduce, 2, full, label, group)
+    return _submit("all-reduce", _all_reduce, 2, full, label, group)
 
 
 def broadcast(
@@ -115,7 +121,7 @@ def sum_over_ranks(
 
 def _submit(
     operation: str,
-    ring: Callable[[list[Tensor], Tensor, "_Peers"], None],
+    exchange: Callable[[list[Tensor], Tensor, "_Peers"], None],
     rounds: int,
     full: Tensor,
     label: str,
@@ -135,7 +141,7 @@ def _submit(
         peers = _Peers(f"{operation} {label} {full.numel()} {full.dtype}", group)
 
         def transfer() -> None:
-            ring(chunks, incoming, peers)
+            exchange(chunks, incoming, peers)
 
     return _start(operation, transfer, messages, messages * _bytes(chunks[0]), label, group)
 
@@ -178,7 +184,8 @@ class _Peers:
         self.tag = zlib.crc32(name.encode()) & 0x7FFFFFFF
 
     def others(self) -> list[int]:
-        return [rank for rank in range(self.ranks) if rank != self.rank]
+        """Beginning with the next one, so that not all ranks turn to the same one first."""
+        return [(self.rank + step) % self.ranks for step in range(1, self.ranks)]
 
     def send(self, tensor: Tensor, to: int) -> dist.Work | None:
         return dist.isend(tensor, group=self.group, group_dst=to, tag=self.tag)
@@ -213,9 +220,37 @@ def _ring_all_gather(chunks: list[Tensor], _: Tensor, peers: _Peers) -> None:
         peers.pass_on(outgoing, chunks[(peers.rank - step - 1) % peers.ranks])
 
 
-def _ring_all_reduce(chunks: list[Tensor], incoming: Tensor, peers: _Peers) -> None:
-    _ring_reduce_scatter(chunks, incoming, peers)
-    _ring_all_gather(chunks, incoming, peers)
+def _direct_reduce_scatter(chunks: list[Tensor], incoming: Tensor, peers: _Peers) -> None:
+    own = chunks[peers.rank]
+    sent = [peers.send(chunks[other], other) for other in peers.others()]
+    for other in peers.others():  # one at a time, into one chunk's memory
+        _wait([peers.receive(incoming, other)])
+        own.add_(incoming)
+    _wait(sent)
+
+
+def _direct_all_gather(chunks: list[Tensor], _: Tensor, peers: _Peers) -> None:
+    received = [peers.receive(chunks[other], other) for other in peers.others()]
+    _wait([*received, *(peers.send(chunks[peers.rank], other) for other in peers.others())])
+
+
+def _reduce_scatter(chunks: list[Tensor], incoming: Tensor, peers: _Peers) -> None:
+    exchange = _direct_reduce_scatter if _is_small(chunks) else _ring_reduce_scatter
+    exchange(chunks, incoming, peers)
+
+
+def _all_gather(chunks: list[Tensor], incoming: Tensor, peers: _Peers) -> None:
+    exchange = _direct_all_gather if _is_small(chunks) else _ring_all_gather
+    exchange(chunks, incoming, peers)
+
+
+def _all_reduce(chunks: list[Tensor], incoming: Tensor, peers: _Peers) -> None:
+    _reduce_scatter(chunks, incoming, peers)
+    _all_gather(chunks, incoming, peers)
+
+
+def _is_small(chunks: list[Tensor]) -> bool:
+    return len(chunks) * _bytes(chunks[0]) <= DIRECT
 
 
 def _native(
