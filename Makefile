@@ -43,7 +43,7 @@ run: $(READY)  ## train a small GPT by DDP, ZeRO-1, 2 and 3, compare them, build
 	$(BIN)/zerolab compare --ranks 4
 	@$(MAKE) --no-print-directory site
 
-site: $(SITE)/index.html  ## build the book; EXECUTE=1 runs its notebooks again first
+site: $(SITE)/index.html  ## build the book, its PDF too where there is a Chromium; EXECUTE=1 runs its notebooks again first
 	@test -f $(SITE)/zerolab.pdf || echo "No Chromium was found, so the book is not printed as a PDF."
 	@echo "The book is ready. Open $(CURDIR)/$(SITE)/index.html, or serve it:"
 	@echo "  $(BIN)/python -m http.server --bind 127.0.0.1 --directory $(SITE) 8000"

@@ -20,7 +20,7 @@ VIEWS = {
 SIDEBAR = {"region"}  # the book's title stands outside of all landmarks; on a phone it is hidden
 BIBLIOGRAPHY = {"aria-allowed-role", "aria-deprecated-role", "aria-required-children"}
 
-# Follows the focus, into shadow trees too. Whatever can be operated and is visible has to be reached,
+# Follows the focus, into shadow trees too. What can be operated and is visible has to be reached,
 # and to look different then. Of radio buttons with one name, the arrow keys reach the others.
 FOCUS = """() => {
   const SELECTOR = "a[href], button, summary, input, select, textarea, [tabindex]";
