@@ -11,7 +11,9 @@ from zerolab.accounting import PRECISIONS, SHARDING, STRATEGIES, padding, persis
 from zerolab.accounting.activations import Batch, Keeping, activations
 from zerolab.accounting.memory import STEP_COUNTER
 from zerolab.accounting.models import Shape
+from zerolab.accounting.moments import Setup, moments
 from zerolab.accounting.tensor_parallel import unit_sizes
+from zerolab.accounting.traffic import setup_traffic
 
 SETUPS = 10_000
 STATES = ("parameters", "gradients", "optimizer")
@@ -102,3 +104,113 @@ def test_laws_of_activations_on_random_set_ups():
         assert at_most(base, activations(deeper, batch, keeping))
         held = sum(unit_sizes(shape, wider.tensor_parallel))
         assert held <= sum(unit_sizes(shape, batch.tensor_parallel))
+
+
+def random_setup(random):
+    return Setup(
+        shape=random_shape(random),
+        strategy=random.choice(STRATEGIES),
+        ranks=random.randint(1, 4096),
+        precision=random.choice(sorted(PRECISIONS)),
+        batch=random_batch(random),
+        keeping=random_keeping(random),
+        micro_batches=random.choice((1, 1, 2, 5)),
+        prefetch=random.randint(0, 3),
+    )
+
+
+def grown(setup, random):
+    """The same run with one size larger."""
+    size = random.choice(("layers", "hidden", "feed_forward", "vocabulary", "size", "sequence"))
+    more = 1 if size == "layers" else random.randint(1, 1000)
+    if hasattr(setup.shape, size):
+        return replace(
+            setup, shape=replace(setup.shape, **{size: getattr(setup.shape, size) + more})
+        )
+    return replace(setup, batch=replace(setup.batch, **{size: getattr(setup.batch, size) + more}))
+
+
+BLOCK = "backward of block"
+ROUNDING = 64  # bytes: what is recomputed is a difference of sums that are rounded up line by line
+
+
+def account(setup):
+    """Moment -> part -> bytes, checked to add up; of the worst block, which may be another one in
+    another set-up, only the total."""
+    found = {}
+    for moment in moments(setup):
+        assert moment.total == sum(moment.parts.values())
+        assert all(isinstance(size, int) and size >= 0 for size in moment.parts.values())
+        inside = moment.name.startswith(BLOCK)
+        found[BLOCK if inside else moment.name] = (
+            {"total": moment.total} if inside else moment.parts
+        )
+    return found
+
+
+def never_raised(after, before, but=(), rounding=0):
+    return all(
+        size <= before[moment].get(part, 0) + rounding
+        for moment, parts in after.items()
+        for part, size in parts.items()
+        if part not in but
+    )
+
+
+def test_laws_of_moments_on_random_set_ups():
+    random = Random(1909_08053)
+    for _ in range(SETUPS):
+        setup = random_setup(random)
+        batch, keeping = setup.batch, setup.keeping
+        base = account(setup)
+        largest = max(moments(setup), key=lambda moment: moment.total)
+        assert largest.total == max(sum(parts.values()) for parts in base.values())
+
+        # A higher stage gathers and reduces, and raises nothing else; the worst block may have more
+        # of these two than it saves.
+        stages = STRATEGIES[STRATEGIES.index(setup.strategy) :]
+        higher = account(replace(setup, strategy=random.choice(stages)))
+        del higher[BLOCK]
+        assert never_raised(higher, base, but=("gathered", "prefetched", "communication buffers"))
+
+        wider = replace(batch, tensor_parallel=2 * batch.tensor_parallel)
+        shared = replace(batch, sequence_parallel=True)
+        for other in (wider, shared):
+            assert never_raised(account(replace(setup, batch=other)), base, rounding=ROUNDING)
+
+        full = account(replace(setup, keeping=replace(keeping, recompute="full")))
+        assert never_raised(full, base)
+
+        assert never_raised(base, account(grown(setup, random)), rounding=ROUNDING)
+
+
+def test_laws_of_traffic_on_random_set_ups():
+    random = Random(2104_04473)
+    for _ in range(SETUPS):
+        setup = random_setup(random)
+        sent = setup_traffic(setup)
+        whole = sum(unit_sizes(setup.shape, setup.batch.tensor_parallel))
+        policy = PRECISIONS[setup.precision]
+        # Every strategy sends at least each gradient once, and all but DDP each parameter; padding
+        # only adds.
+        least = whole * (setup.ranks - 1) // setup.ranks * min(policy.gradient, policy.parameter)
+        assert sent.data.bytes >= 2 * least
+        assert sent.data.bytes <= 3 * setup.micro_batches * 4 * (whole + padded(setup))
+        wider = replace(
+            setup, batch=replace(setup.batch, tensor_parallel=2 * setup.batch.tensor_parallel)
+        )
+        after = setup_traffic(wider)
+        assert after.data.bytes <= sent.data.bytes
+        assert after.data.messages == sent.data.messages
+        assert after.tensor.bytes >= sent.tensor.bytes
+        assert setup_traffic(replace(setup, ranks=1)).data.bytes == 0
+        once = setup_traffic(replace(setup, micro_batches=1))
+        assert once.data.bytes <= sent.data.bytes
+        assert sent.tensor.messages == setup.micro_batches * once.tensor.messages
+        more = setup_traffic(grown(setup, random))
+        assert more.data.bytes >= sent.data.bytes
+        assert more.tensor.bytes >= sent.tensor.bytes
+
+
+def padded(setup):
+    return padding(unit_sizes(setup.shape, setup.batch.tensor_parallel), setup.ranks)

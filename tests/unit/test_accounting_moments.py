@@ -11,7 +11,7 @@ from zerolab.accounting import STRATEGIES, InputError, model_states
 from zerolab.accounting.activations import HUGGING_FACE, Batch, Keeping, activations
 from zerolab.accounting.beside import beside, explain
 from zerolab.accounting.catalogue import MODELS, model
-from zerolab.accounting.moments import Setup, moments, peak
+from zerolab.accounting.moments import Setup, _blocks_backward, _Run, moments, peak
 from zerolab.accounting.tensor_parallel import unit_sizes
 
 
@@ -22,6 +22,12 @@ def test_parts_are_bytes_that_add_up_and_the_peak_is_the_largest_moment(setup):
         assert all(isinstance(size, int) and size >= 0 for size in moment.parts.values())
         assert moment.total == sum(moment.parts.values())
     assert peak(setup).total == max(moment.total for moment in found)
+
+
+@given(setups)
+def test_the_worst_block_is_found_without_trying_all(setup):
+    tried = _blocks_backward(_Run(setup), range(setup.shape.layers))
+    assert moments(setup)[-2] == max(tried, key=lambda moment: moment.total)
 
 
 @given(setups)

@@ -8,6 +8,7 @@ Every list adds up to its total to the byte. What no program decides (CUDA conte
 buffers, fragmentation) is no part of it: see `beside`.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from zerolab.accounting.activations import (
@@ -78,17 +79,18 @@ def peak(setup: Setup) -> Moment:
 
 def moments(setup: Setup) -> list[Moment]:
     """The tight moments, in the order of a step."""
-    found = [_loss(setup, "end of forward", earlier=False, backward=False)]
-    if setup.micro_batches > 1:
-        found.append(_loss(setup, "end of a later forward", earlier=True, backward=False))
-    earlier = setup.micro_batches > 1
-    found.append(_loss(setup, "backward of the loss", earlier=earlier, backward=True))
-    return [*found, _inside_backward(setup), _step(setup)]
-
-
-def _loss(setup: Setup, name: str, earlier: bool, backward: bool) -> Moment:
-    """All activations are there, and the logits; gradients only of earlier micro-batches."""
     run = _Run(setup)
+    several = setup.micro_batches > 1
+    found = [_loss(run, "end of forward", earlier=False, backward=False)]
+    if several:
+        found.append(_loss(run, "end of a later forward", earlier=True, backward=False))
+    found.append(_loss(run, "backward of the loss", earlier=several, backward=True))
+    return [*found, _inside_backward(run), _step(run)]
+
+
+def _loss(run: "_Run", name: str, earlier: bool, backward: bool) -> Moment:
+    """All activations are there, and the logits; gradients only of earlier micro-batches."""
+    setup = run.setup
     parts = run.states(gradient_units=len(run.units) if earlier else 0)
     # What backward needs first is gathered ahead, or still: the output unit, then the last blocks.
     parts["prefetched"] = run.prefetched(run.units[:0:-1])
@@ -97,15 +99,26 @@ def _loss(setup: Setup, name: str, earlier: bool, backward: bool) -> Moment:
     return Moment(name, parts)
 
 
-def _inside_backward(setup: Setup) -> Moment:
-    """The worst block: its gradients come, activations of later blocks are gone."""
-    run = _Run(setup)
+def _inside_backward(run: "_Run") -> Moment:
+    """The worst block: its gradients come, activations of later blocks are gone.
+
+    Blocks are alike, so from one to the next everything grows or shrinks by the same bytes: the
+    worst is the first or the last, but for the first few, which have less to gather ahead, and the
+    last, beside the output unit.
+    """
+    layers = run.setup.shape.layers
+    ends = {*range(min(run.setup.prefetch + 1, layers)), max(layers - 2, 0), layers - 1}
+    return max(_blocks_backward(run, sorted(ends)), key=lambda moment: moment.total)
+
+
+def _blocks_backward(run: "_Run", indices: Iterable[int]) -> Iterator[Moment]:
+    """The moment at which each of these blocks is in backward."""
+    setup = run.setup
     shape, batch, keeping = setup.shape, setup.batch, setup.keeping
     one_block = sum(block(shape, batch, keeping).values())
     before = sum(embedding(shape, batch, keeping).values())
     recomputed = _recomputed(setup)
-    worst: Moment | None = None
-    for index in range(shape.layers):
+    for index in indices:
         # Units after this block, which have their gradients; all of them from the second
         # micro-batch on.
         done = len(run.units) if setup.micro_batches > 1 else shape.layers - index
@@ -118,16 +131,11 @@ def _inside_backward(setup: Setup) -> Moment:
         parts["activations"] = before + (index + 1) * one_block
         parts["recomputed"] = recomputed
         parts["gradients of activations"] = _activation_gradients(setup)
-        moment = Moment(f"backward of block {index + 1} of {shape.layers}", parts)
-        if worst is None or moment.total > worst.total:
-            worst = moment
-    assert worst is not None  # a model has layers
-    return worst
+        yield Moment(f"backward of block {index + 1} of {shape.layers}", parts)
 
 
-def _step(setup: Setup) -> Moment:
+def _step(run: "_Run") -> Moment:
     """No activations; one unit's gradient at a time is converted for the update."""
-    run = _Run(setup)
     parts = run.states(gradient_units=len(run.units))
     parts["fp32 copies"] = run.update_copies()
     return Moment("optimizer step", parts)
