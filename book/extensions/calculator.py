@@ -1,104 +1,199 @@
-"""The calculator in the book: a directive, and the data that its script computes with.
+"""The calculator in the book: directives, and the data that its scripts compute with.
 
     ```{calculator}
     :model: llama-2-7b
     :hide: gpu, precision
     ```
 
-Options are the attributes of assets/calculator.js. Names, bytes and parameter counts are written
-from zerolab.accounting at each build, so that page and package cannot differ; so is the table that
-stands in the calculator's place where scripts are off. Only pages that have one load the script.
+Options are the controls of zerolab.teaching.controls, and `hide`, which names controls to leave
+out. Names, bytes and shapes are written from zerolab.accounting at each build, so that page and
+package cannot differ; so is the table that stands in the calculator's place where scripts are off.
+Only pages that have a calculator load the scripts. `{gpus}` is the table of GPUs that it knows.
 """
 
 import json
+import re
+from dataclasses import asdict
 from html import escape
+from pathlib import Path
 
 from docutils import nodes
 from docutils.parsers.rst import Directive, directives
 
 from zerolab.accounting import (
     GPUS,
+    LINKS,
     MODELS,
     PRECISIONS,
     SHARDING,
+    STRATEGIES,
     InputError,
-    gpu,
-    model,
+    gibibytes,
+    gigabytes,
     model_states,
-    parse_count,
-    wire_bytes,
+    peak,
 )
 from zerolab.accounting.errors import unknown_name
+from zerolab.accounting.models import Shape
 from zerolab.accounting.quantities import MOST_PARAMETERS, MOST_RANKS
-from zerolab.accounting.strategies import sharding
+from zerolab.accounting.step_time import EFFICIENCY
+from zerolab.accounting.tensor_parallel import replicated
 from zerolab.accounting.traffic import PASSES
+from zerolab.teaching.calculator import duration, time_parts, traffic
+from zerolab.teaching.controls import CONTROLS, NO_YES, OWN, Asked, Control, Controls
 from zerolab.teaching.tables import NAMES, STATES
 
-SCRIPTS = ("calculator-data.js", "calculator.js")
-DEFAULTS = {"model": "llama-2-7b", "precision": "mixed", "ranks": "8", "gpu": "h100-80gb"}
-CONTROLS = ("model", "params", "precision", "strategy", "ranks", "gpu")
-HEADINGS = ("strategy", *STATES, "total", "GiB", "sent", "fits")
+SCRIPTS = ("calculator-data.js", "calculator-accounting.js", "calculator.js")
+SOURCES = Path(__file__).parent
+
+# What the formulas of activations and step times ask of a shape, beside the sizes of its units.
+FIELDS = (
+    "layers",
+    "hidden",
+    "heads",
+    "kv_heads",
+    "head_size",
+    "feed_forward",
+    "vocabulary",
+    "positions",
+    "rotary",
+    "gated",
+    "relu",
+    "block_norms",
+    "embedding_norm",
+    "final_norm",
+    "active_experts",
+    "embedding",
+    "block",
+    "output",
+)
+MORE = (
+    "rms",  # else LayerNorm
+    "query_key_rows",  # that are normed by themselves, 0 for none
+    "idle",  # of a block, what no token passes through
+    "replicated_embedding",  # what every tensor-parallel rank holds
+    "replicated_block",
+    "replicated_output",
+)
 
 
 def calculator_data() -> dict:
-    """What the script has to know of zerolab.accounting; sizes are bytes."""
+    """What the scripts have to know of zerolab; sizes are bytes, times seconds."""
     return {
         "mostParameters": MOST_PARAMETERS,
         "mostRanks": MOST_RANKS,
+        "efficiency": EFFICIENCY,
         "strategies": {
-            name: {"title": NAMES[name], "keeps": kept._asdict(), "passes": PASSES[name]._asdict()}
+            name: {
+                "shards": {state: int(how == "shard") for state, how in kept._asdict().items()},
+                "passes": PASSES[name]._asdict(),
+            }
             for name, kept in SHARDING.items()
         },
         "precisions": {
             name: dict(
                 zip(STATES, (policy.parameter, policy.gradient, policy.optimizer), strict=True)
             )
+            | {"master": policy.master}
             for name, policy in PRECISIONS.items()
         },
-        "models": {name: shape.parameters for name, shape in MODELS.items()},
-        "gpus": {name: device.memory for name, device in GPUS.items()},
+        "shapeFields": [*FIELDS, *MORE],
+        "models": {name: shape_row(shape) for name, shape in MODELS.items()},
+        "gpus": {one.name: [one.memory, int(one.flops / 1e12)] for one in GPUS.values()},
+        "links": {one.name: [one.latency, int(one.bandwidth)] for one in LINKS.values()},
+        "defaults": {name: written(value) for name, value in asdict(Controls()).items()},
+        "controls": {
+            name: [control.label, control.group, choices(control), control.most]
+            for name, control in CONTROLS.items()
+        },
     }
 
 
-def check(given: dict[str, str]) -> None:
-    """Refuse what the script would pass over in silence. Raises InputError."""
-    sharding(given.get("strategy", "ddp"))
-    for control in given.get("hide", "").replace(",", " ").split():
-        if control not in CONTROLS:
-            raise unknown_name("hide", control, CONTROLS)
-    ranks = given.get("ranks", DEFAULTS["ranks"])
-    if not ranks.isdecimal():
-        raise InputError("ranks", ranks, "a whole number")
+def choices(control: Control) -> dict[str, str] | list[str] | str | None:
+    """A menu's values and labels; where the labels are the values, or the names of a table, those.
+
+    The entry for an own number is the script's.
+    """
+    if control.choices is None:
+        return None
+    texts = {written(value): label for value, label in control.choices.items() if value != OWN}
+    if any(value != label for value, label in texts.items()):
+        return texts
+    tables = {"models": MODELS, "gpus": GPUS, "links": LINKS}
+    return next((name for name, rows in tables.items() if [*rows] == [*texts]), [*texts])
+
+
+def shape_row(shape: Shape) -> list[int]:
+    """A shape in the order of `shapeFields`; yes and no are 1 and 0."""
+    rows = {"none": 0, "all heads": 2, "head": shape.heads + shape.kv_heads}[shape.query_key_norm]
+    idle = (shape.experts - shape.active_experts) * shape.one_feed_forward
+    embedding, block, *_, output = replicated(shape)
+    known = (getattr(shape, name) for name in FIELDS)
+    more = (shape.norm == "rms", rows, idle, embedding, block, output)
+    return [int(value) for value in (*known, *more)]
+
+
+def written(value: object) -> str:
+    """A control's value as it stands in a page's address."""
+    return NO_YES[value] if isinstance(value, bool) else "" if value is None else str(value)
+
+
+def read(given: dict[str, str]) -> Asked:
+    """The set-up that options ask for. Raises InputError for what the script would pass over."""
+    for name in given.get("hide", "").replace(",", " ").split():
+        if name not in CONTROLS:
+            raise unknown_name("hide", name, CONTROLS)
+    values: dict[str, object] = {name: value for name, value in given.items() if name != "hide"}
+    for name, text in given.items():
+        if name in CONTROLS and CONTROLS[name].most is not None:
+            if not text.isdecimal():
+                raise InputError(name, text, "a whole number")
+            values[name] = int(text)
+        elif name in CONTROLS and CONTROLS[name].choices is NO_YES:
+            values[name] = {"no": False, "yes": True}.get(text, text)
+    return Controls(**values).asked()
 
 
 def static_table(given: dict[str, str]) -> str:
     """The set-up's figures under every strategy, as HTML that needs no script; GB if not said."""
-    setup = DEFAULTS | given
-    params = given.get("params")
-    count = parse_count(params) if params else model(setup["model"]).parameters
-    ranks, precision, device = int(setup["ranks"]), setup["precision"], gpu(setup["gpu"])
-    rows = []
-    for strategy, title in NAMES.items():
-        states = model_states(count, strategy, ranks, precision)
-        sent = wire_bytes(count, strategy, ranks, precision)
-        sizes = (*(getattr(states, name) / 1e9 for name in (*STATES, "total")),)
-        cells = (
-            *(f"{size:,.2f}" for size in (*sizes, states.total / 2**30, sent / 1e9)),
-            "yes" if states.total <= device.memory else "no",
-        )
-        rows.append(
-            f'<tr><th scope="row">{title}</th>{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
-        )
+    asked = read(given)
+    rows = [static_row(asked.with_strategy(strategy)) for strategy in STRATEGIES]
+    ranks, device = asked.chosen.ranks, asked.gpu
     caption = (
-        f"GB on each of {ranks:,} ranks for {count:,} parameters in precision {precision}, against "
-        f"{device.memory / 1e9:,.2f} GB ({device.memory / 2**30:,.2f} GiB) of {device.name}"
+        f"GB on each of {ranks:,} ranks for {asked.parameters:,} parameters in precision "
+        f"{asked.chosen.precision}, against {gigabytes(device.memory)} ({gibibytes(device.memory)})"
+        f" of {device.name}"
     )
-    head = "".join(f'<th scope="col">{heading}</th>' for heading in HEADINGS)
+    head = "".join(f'<th scope="col">{heading}</th>' for heading in rows[0])
+    body = "".join(
+        f'<tr><th scope="row">{row.pop("strategy")}</th>'
+        f"{''.join(f'<td>{cell}</td>' for cell in row.values())}</tr>"
+        for row in rows
+    )
     return (
         '<div style="overflow-x: auto; margin-bottom: 1rem"><table style="text-align: right">'
         f'<caption style="text-align: left">{caption}</caption>'
-        f"<thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
+
+
+def static_row(asked: Asked) -> dict[str, str]:
+    """One strategy's cells by heading; a peak only where the set-up has one."""
+    chosen = asked.chosen
+    states = model_states(asked.parameters, chosen.strategy, chosen.ranks, chosen.precision)
+    row = {"strategy": NAMES[chosen.strategy]}
+    row |= {name: f"{getattr(states, name) / 1e9:,.2f}" for name in STATES}
+    alive = states.total
+    row |= {"states": f"{alive / 1e9:,.2f}", "GiB": f"{alive / 2**30:,.2f}"}
+    if asked.setup:
+        alive = peak(asked.setup).total
+        row |= {"peak": f"{alive / 1e9:,.2f}", "peak, GiB": f"{alive / 2**30:,.2f}"}
+    times = time_parts(asked)
+    return row | {
+        "sent": f"{traffic(asked).bytes / 1e9:,.2f}",
+        "step" if asked.setup else "sending": duration(sum(times.values())),
+        "fits": "yes" if alive <= asked.gpu.memory else "no",
+    }
 
 
 class calculator(nodes.General, nodes.Element):
@@ -111,12 +206,32 @@ class CalculatorDirective(Directive):
     def run(self):
         given = {name: value for name, value in self.options.items() if name != "name"}
         try:
-            check(given)
             table = static_table(given)
         except InputError as error:
             raise self.error(str(error)) from None
         attributes = {"id": self.options["name"]} | given if "name" in self.options else given
         return [calculator(given=attributes, table=table)]
+
+
+class GpusDirective(Directive):
+    """A table of the GPUs' memory, with where each figure is from."""
+
+    def run(self):
+        lines = (
+            f"<tr><th scope=row>{one.name}</th><td>{one.memory // 2**20:,}</td>"
+            f"<td>{one.memory / 1e9:,.2f}</td><td>{one.memory / 2**30:,.2f}</td>"
+            f"<td>{escape(one.memory_source)}</td></tr>"
+            for one in GPUS.values()
+        )
+        head = "".join(
+            f"<th scope=col>{name}</th>" for name in ("GPU", "MiB", "GB", "GiB", "source")
+        )
+        table = f"<table class=table><thead><tr>{head}</tr></thead>{''.join(lines)}</table>"
+        return [
+            nodes.raw(
+                "", f'<div class="pst-scrollable-table-container">{table}</div>', format="html"
+            )
+        ]
 
 
 def visit_html(self, node):
@@ -132,16 +247,30 @@ def load_scripts(app, pagename, templatename, context, doctree):
             app.add_js_file(script, defer="defer")
 
 
-def write_data(app, exception):
-    if exception or app.builder.format != "html":
+def write_scripts(app):
+    """Before any page, so that each can name a script by what is in it."""
+    if app.builder.format != "html":
         return
-    written = json.dumps(calculator_data(), separators=(",", ":"))
-    (app.outdir / "_static" / SCRIPTS[0]).write_text(f"zerolabCalculatorData={written};\n")
+    folder = app.outdir / "_static"
+    folder.mkdir(parents=True, exist_ok=True)
+    data = json.dumps(calculator_data(), separators=(",", ":"))
+    (folder / SCRIPTS[0]).write_text(f"zerolabCalculatorData={data};\n")
+    for script in SCRIPTS[1:]:
+        (folder / script).write_text(lean((SOURCES / script).read_text()))
+
+
+def lean(script: str) -> str:
+    """Without indentation, comments and the spaces about operators: a fifth less to load."""
+    script = re.sub(r" // .*", "", script)
+    script = re.sub(r" (=>|===|=|&&|\?\?|\+) ", r"\1", script)
+    lines = (line.strip() for line in script.splitlines())
+    return "".join(f"{line}\n" for line in lines if line and not line.startswith(("//", "/**")))
 
 
 def setup(app):
     app.add_node(calculator, html=(visit_html, None))
     app.add_directive("calculator", CalculatorDirective)
+    app.add_directive("gpus", GpusDirective)
     app.connect("html-page-context", load_scripts)
-    app.connect("build-finished", write_data)
+    app.connect("builder-inited", write_scripts)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

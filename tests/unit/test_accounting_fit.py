@@ -36,8 +36,7 @@ def random_setup(random: Random) -> Setup:
 
 def needed(setup: Setup) -> int:
     tensors = peak(setup).total
-    together = beside(tensors, setup.ranks * setup.batch.tensor_parallel)
-    return tensors + sum(allowance.high for allowance in together)
+    return tensors + sum(allowance.high for allowance in beside(tensors, setup.devices))
 
 
 def brute_force(setup: Setup, memory: int) -> Setup | None:

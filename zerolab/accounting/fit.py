@@ -88,8 +88,7 @@ def changes(setup: Setup) -> Iterator[Setup]:
 
 def _held(setup: Setup, memory: int) -> Fit:
     tightest = peak(setup)
-    ranks = setup.ranks * setup.batch.tensor_parallel
-    return Fit(tightest, beside(tightest.total, ranks), memory)
+    return Fit(tightest, beside(tightest.total, setup.devices), memory)
 
 
 def _fits(setup: Setup, memory: int) -> bool:

@@ -23,14 +23,13 @@ from zerolab.accounting.fit import Fit, fit
 from zerolab.accounting.moments import moments
 from zerolab.accounting.quantities import MOST_RANKS
 from zerolab.accounting.step_time import step_time
-from zerolab.accounting.tensor_parallel import unit_sizes
-from zerolab.accounting.traffic import tensor_parallel_traffic
+from zerolab.accounting.traffic import setup_traffic
 from zerolab.accounting.verdict import Choice, verdict
 from zerolab.teaching.controls import Asked
 from zerolab.teaching.tables import NAMES, STATES
 
 PARTS = (*STATES, "activations", "buffers")
-TIMES = ("compute", "tensor parallel", "waiting")
+TIMES = ("compute", "tensor parallel", "waiting", "sending")
 
 
 def sentence(question: Asked) -> str:
@@ -78,7 +77,7 @@ def peak_sentence(setup: Setup, capacity: int) -> str:
 
 def monitor_sentence(shown: int, setup: Setup) -> str:
     """What a monitor shows taken apart: the peak, what may lie beside it, and what is left over."""
-    found: Explanation = explain(shown, peak(setup).total, devices(setup))
+    found: Explanation = explain(shown, peak(setup).total, setup.devices)
     low = sum(allowance.low for allowance in found.allowances)
     high = sum(allowance.high for allowance in found.allowances)
     return (
@@ -114,7 +113,7 @@ def caption(question: Asked) -> str:
 
 def overhead_lines(setup: Setup) -> dict[str, tuple[int, int]]:
     """What may lie beside the peak, in bytes from and to."""
-    return {a.name: (a.low, a.high) for a in beside(peak(setup).total, devices(setup))}
+    return {a.name: (a.low, a.high) for a in beside(peak(setup).total, setup.devices)}
 
 
 def moment_totals(setup: Setup) -> dict[str, int]:
@@ -123,20 +122,10 @@ def moment_totals(setup: Setup) -> dict[str, int]:
 
 def traffic(question: Asked) -> Traffic:
     """What one rank sends in one step: without a shape as one flat tensor."""
-    chosen, setup = question.chosen, question.setup
-    sizes = unit_sizes(setup.shape, setup.batch.tensor_parallel) if setup else [question.parameters]
-    found = step_traffic(
-        sizes,
-        chosen.strategy,
-        chosen.ranks,
-        chosen.precision,
-        setup.micro_batches if setup else 1,
-    )
-    if setup:
-        tensor = tensor_parallel_traffic(setup.shape, setup.batch, setup.keeping)
-        times = setup.micro_batches
-        found += Traffic(times * tensor.bytes, times * tensor.messages)
-    return found
+    if question.setup:
+        return setup_traffic(question.setup).total
+    chosen = question.chosen
+    return step_traffic([question.parameters], chosen.strategy, chosen.ranks, chosen.precision)
 
 
 def time_parts(question: Asked) -> dict[str, float]:
@@ -145,13 +134,12 @@ def time_parts(question: Asked) -> dict[str, float]:
         sent = traffic(question)
         return {"sending": question.link.seconds(sent.bytes, sent.messages)}
     found = step_time(question.setup, question.gpu, question.link, question.tensor_link)
-    return dict(
-        zip(TIMES, (found.compute, found.tensor_parallel, max(0.0, found.exposed)), strict=True)
-    )
-
-
-def devices(setup: Setup) -> int:
-    return setup.ranks * setup.batch.tensor_parallel
+    between = question.setup.batch.tensor_parallel > 1
+    return {
+        "compute": found.compute,
+        **({"tensor parallel": found.tensor_parallel} if between else {}),
+        "waiting": max(0.0, found.exposed),
+    }
 
 
 def both(size: int) -> str:

@@ -62,7 +62,7 @@ CONTROLS = {
         "Precision",
         "states",
         {
-            name: f"{name}: {policy.parameter} + {policy.gradient} + {policy.optimizer}"
+            name: f"{name}: {policy.parameter}+{policy.gradient}+{policy.optimizer}"
             for name, policy in PRECISIONS.items()
         },
     ),
@@ -75,10 +75,10 @@ CONTROLS = {
         {name: f"{name}: {one.bandwidth / 1e9:g} GB/s" for name, one in LINKS.items()},
     ),
     "count": Control("Count", "states", {"peak": "peak of a step", "states": "model states"}),
-    "batch": Control("Micro-batch, sequences", "step", most=1024),
-    "sequence": Control("Sequence, tokens", "step", most=2**24),
+    "batch": Control("Micro-batch size", "step", most=1024),
+    "sequence": Control("Sequence length", "step", most=2**24),
     # A step is walked through, micro-batch by micro-batch, at every change.
-    "micro_batches": Control("Micro-batches a step", "step", most=64),
+    "micro_batches": Control("Micro-batches", "step", most=64),
     "recompute": _kept("Recomputation", "recompute", "step"),
     "tensor_parallel": Control("Tensor parallel", "more", most=1024),
     "sequence_parallel": Control("Sequence parallel", "more", NO_YES),
@@ -89,7 +89,7 @@ CONTROLS = {
     "loss": _kept("Loss", "loss"),
     "repeated_kv": _kept("Keys copied", "repeated_kv"),
     "dropout": _kept("Dropout", "dropout"),
-    "shown": Control("nvidia-smi shows, MiB", "more", most=10**9),
+    "shown": Control("nvidia-smi, MiB", "more", most=10**9),
 }
 
 
@@ -113,8 +113,8 @@ class Asked:
 class Controls:
     """The controls' values; the defaults are where the calculators start.
 
-    params: None where `model` decides. batch: sequences in a micro-batch. shown: what a monitor shows
-    in MiB, 0 where nobody looked.
+    params: None where `model` decides. batch: sequences in a micro-batch.
+    shown: what a monitor shows, in MiB; 0 where nobody looked.
     """
 
     model: str = "llama-2-7b"

@@ -34,7 +34,7 @@ from zerolab.teaching.tables import NAMES, STATES
 CUT = 2.5  # bars longer than this many GPUs are cut, so that the GPU's line stays readable
 FILLS = dict(
     zip(PARTS, (*(COLOURS[state] for state in STATES), "#009e73", "#cc79a7"), strict=True)
-) | dict(zip((*TIMES, "sending"), ("#56b4e9", "#0072b2", "#d55e00", WIRE), strict=True))
+) | dict(zip(TIMES, ("#56b4e9", "#0072b2", "#d55e00", WIRE), strict=True))
 VERDICTS = {"Fits": ("✓", "#28704f"), "Tight": ("!", "#8a5a00"), "Does": ("✗", "#b00020")}
 
 
@@ -131,22 +131,19 @@ def _memory(asked: Asked) -> str:
         limit=(capacity, f"{device}: {both(capacity)}"),
     )
     lines = [
-        (name, f"{size:,}", gigabytes(size), gibibytes(size))
+        (name, gigabytes(size), gibibytes(size), f"{size:,}")
         for name, size in memory_lines(asked).items()
     ]
     if asked.setup:
         for name, (low, high) in overhead_lines(asked.setup).items():
-            lines.append((f"{name}, range", f"{low:,} to {high:,}", *_range(low, high)))
+            lines.append((f"{name}, range", *_range(low, high), ""))
         for name, size in moment_totals(asked.setup).items():
-            lines.append((f"at {name}", f"{size:,}", gigabytes(size), gibibytes(size)))
-    return _beside(chart, _table(caption(asked), ("on a rank", "bytes", "GB", "GiB"), lines))
+            lines.append((f"at {name}", gigabytes(size), gibibytes(size), f"{size:,}"))
+    return _beside(chart, _table(caption(asked), ("on a rank", "GB", "GiB", "bytes"), lines))
 
 
 def _range(low: int, high: int) -> tuple[str, str]:
-    return (
-        f"{gigabytes(low)} to {gigabytes(high)}",
-        f"{gibibytes(low)} to {gibibytes(high)}",
-    )
+    return f"{gigabytes(low)}–{gigabytes(high)}", f"{gibibytes(low)}–{gibibytes(high)}"
 
 
 def _monitor(asked: Asked, mebibytes: int) -> str:
