@@ -81,6 +81,7 @@ class Batch:
 
     @property
     def tokens(self) -> int:
+        """In one micro-batch of one rank."""
         return self.size * self.sequence
 
     def inside(self, width: int) -> int:

@@ -25,6 +25,7 @@ class ModelStates:
 
     @property
     def total(self) -> int:
+        """Bytes of all three."""
         return self.parameters + self.gradients + self.optimizer
 
     def as_dict(self) -> dict[str, int]:

@@ -47,6 +47,7 @@ class Shape:
 
     @property
     def query_width(self) -> int:
+        """Elements of a token's queries, all heads."""
         return self.heads * self.head_size
 
     @property
@@ -66,17 +67,20 @@ class Shape:
 
     @property
     def embedding(self) -> int:
+        """Elements of the first unit: token and position embeddings, and their norm."""
         rows = self.vocabulary + self.positions
         return rows * self.hidden + self.embedding_norm * self.one_norm
 
     @property
     def block(self) -> int:
+        """Elements of one block: attention, all experts with their router, norms."""
         router = self.hidden * self.experts if self.experts > 1 else 0
         norms = self.block_norms * self.one_norm
         return self.attention + self.experts * self.one_feed_forward + router + norms
 
     @property
     def attention(self) -> int:
+        """Elements of the four projections, their biases, and norms of queries and keys."""
         projections = self.query_width + 2 * self.kv_width
         weights = self.hidden * projections + self.query_width * self.hidden
         biases = self.query_key_value_bias * projections + self.attention_output_bias * self.hidden
@@ -96,11 +100,13 @@ class Shape:
 
     @property
     def one_norm(self) -> int:
+        """Elements of one norm over the hidden width."""
         tensors = {"rms": 1, "layer": 2, "layer without bias": 1, "none": 0}
         return tensors[self.norm] * self.hidden
 
     @property
     def output(self) -> int:
+        """Elements of the last unit: the final norm, and the head unless it is tied."""
         head = 0 if self.tied else self.vocabulary * self.hidden
         return self.final_norm * self.one_norm + head + self.head_bias * self.vocabulary
 

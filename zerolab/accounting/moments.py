@@ -69,6 +69,7 @@ class Moment:
 
     @property
     def total(self) -> int:
+        """Bytes alive: the sum of the parts."""
         return sum(self.parts.values())
 
 

@@ -40,6 +40,7 @@ class Candidate:
 
     @property
     def fits(self) -> bool:
+        """Whether the GPU has what is needed, overhead at its upper end."""
         return self.needed <= self.memory
 
     @property
@@ -70,6 +71,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
+        """In words: strategy, degree, micro-batch, recomputation."""
         setup = self.setup
         recompute = {"none": "no recomputation", "full": "full recomputation"}
         split = f", tensor parallel {self.kind[1]}" if self.kind[1] > 1 else ""
@@ -93,6 +95,7 @@ class Plan:
 
     @property
     def best(self) -> Candidate | None:
+        """The fastest that fits."""
         return self.candidates[0] if self.candidates[0].fits else None
 
     @property

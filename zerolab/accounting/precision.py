@@ -27,6 +27,7 @@ class Precision:
 
     @property
     def total(self) -> int:
+        """Bytes for one parameter, all states together."""
         return self.parameter + self.gradient + self.optimizer
 
 

@@ -133,6 +133,7 @@ class SplitTraffic:
 
     @property
     def total(self) -> Traffic:
+        """To both groups."""
         return self.data + self.tensor
 
 
