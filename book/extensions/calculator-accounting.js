@@ -210,11 +210,8 @@ globalThis.zerolabAccounting = (() => {
         recomputed,
         "gradients of activations": streams,
       });
-    let worst = backwardOf(0n);
-    for (let index = 1n; index < shape.layers; index++) {
-      const here = backwardOf(index);
-      if (here.total > worst.total) worst = here;
-    }
+    const ends = [0n, 1n, shape.layers - 2n, shape.layers - 1n].filter((index) => index >= 0n && index < shape.layers);
+    const worst = ends.map(backwardOf).reduce(larger);
 
     const found = [loss("end of forward", false, false)];
     if (later) found.push(loss("end of a later forward", true, false));
@@ -223,7 +220,8 @@ globalThis.zerolabAccounting = (() => {
     return found;
   }
 
-  const peak = (setup) => moments(setup).reduce((worst, moment) => (moment.total > worst.total ? moment : worst));
+  const larger = (worst, moment) => (moment.total > worst.total ? moment : worst);
+  const peak = (setup) => moments(setup).reduce(larger);
 
   function logits({ shape, batch, keeping }, backward) {
     const forward = batch.element + (batch.element < FP32 ? FP32 : 0n);

@@ -68,7 +68,7 @@ def brute_force(setup: Setup, memory: int) -> Setup | None:
 def test_the_change_equals_brute_force():
     random = Random(5)
     kinds = {"fits": 0, "changed": 0, "hopeless": 0}
-    for _ in range(100):
+    for _ in range(1000):
         setup, gpu = random_setup(random), GPUS[random.choice(("t4-16gb", "a100-40gb"))]
         memory = gpu.memory
         if random.random() < 0.2:  # at the byte where fitting begins, and one below
@@ -83,7 +83,7 @@ def test_the_change_equals_brute_force():
             continue
         assert found.change == brute_force(setup, memory)
         kinds["changed" if found.change else "hopeless"] += 1
-    assert min(kinds.values()) >= 5, kinds  # each kind of answer has to occur
+    assert min(kinds.values()) >= 50, kinds  # each kind of answer has to occur
 
 
 def test_changes_begin_with_the_set_up_and_name_none_twice():
