@@ -147,3 +147,9 @@ def test_bad_input():
         replace(LLAMA, micro_batches=0)
     with pytest.raises(InputError, match=r"^--strategy: got 'zero4'; "):
         replace(LLAMA, strategy="zero4")
+    with pytest.raises(InputError, match=r"^--ranks: got 0; "):
+        replace(LLAMA, ranks=0)
+    with pytest.raises(InputError, match=r"^element: got 3; accepted is 2 or 4 bytes"):
+        replace(LLAMA.batch, element=3)
+    with pytest.raises(InputError, match=r"^--attention: got 'flsh'; accepted is one of flash, "):
+        Keeping(attention="flsh")

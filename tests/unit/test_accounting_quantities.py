@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerolab.accounting import InputError, decimal_bytes, gibibytes, gigabytes, parse_count
-from zerolab.accounting.quantities import MOST_PARAMETERS, check_whole
+from zerolab.accounting.quantities import MOST_PARAMETERS, check_whole, parse_size
 
 
 @pytest.mark.parametrize(
@@ -61,6 +61,33 @@ def test_refused_in_one_line(text):
     message = str(caught.value)
     assert message.startswith(f"--params: got {text!r}; accepted is a whole number from 1 to 1e+15")
     assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("71GB", 71 * 10**9),
+        ("66.1 GiB", 70_974_334_566),
+        ("81559MiB", 81_559 * 2**20),
+        (" 1.5tb ", 15 * 10**11),
+        ("512 B", 512),
+        ("0.1kB", 100),
+    ],
+)
+def test_sizes_are_read_with_their_unit(text, size):
+    assert parse_size(text, "--observed") == size
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("71", "GB", "-1GB", "0GB", "nanGB", "infGB", "7e9GB", "1e30B", "71 gigabytes", "71iB"),
+        *("", "71Gb/s", "7,1GB", "٧GB", "10000000TB", "0.1B"),
+    ],
+)
+def test_sizes_without_a_unit_or_a_sense_are_refused(text):
+    with pytest.raises(InputError, match=r"^--observed: got .*; accepted is a size with its unit"):
+        parse_size(text, "--observed")
 
 
 @given(st.integers(1, MOST_PARAMETERS))

@@ -233,6 +233,10 @@ def test_a_sequence_is_no_longer_than_the_positions(capsys):
     [
         (("memory", "--model", "llama-2-71b"), "--model: got 'llama-2-71b'; accepted is one of"),
         (("memory", "--params", "7e9", "--count"), "a config.json beside it"),
+        (
+            ("memory", "--config", "config.json", "--count", "--recompute", "full"),
+            "--recompute: got 'full'; accepted is nothing beside --count",
+        ),
         (("memory", "--config", "no such file.json"), "no such file.json"),
         (
             ("plan", "--model", "gpt2", "--gpu", "h10", "--gpus", "8", "--link", "nvlink4"),

@@ -11,7 +11,7 @@ width, V vocabulary.
 from dataclasses import dataclass
 from typing import Literal, get_args, get_type_hints
 
-from zerolab.accounting.errors import unknown_name
+from zerolab.accounting.errors import InputError, unknown_name
 from zerolab.accounting.models import Shape
 from zerolab.accounting.quantities import check_whole
 
@@ -78,6 +78,8 @@ class Batch:
         check_whole("--batch", self.size, 1, 10**9)
         check_whole("--sequence", self.sequence, 1, 10**9)
         check_whole("--tensor-parallel", self.tensor_parallel, 1, 10**6)
+        if self.element not in (2, 4):
+            raise InputError("element", self.element, "2 or 4 bytes")
 
     @property
     def tokens(self) -> int:

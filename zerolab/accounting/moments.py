@@ -23,7 +23,7 @@ from zerolab.accounting.activations import (
 from zerolab.accounting.memory import padded_sizes, persistent_states
 from zerolab.accounting.models import Shape
 from zerolab.accounting.precision import Precision, precision_policy
-from zerolab.accounting.quantities import check_whole
+from zerolab.accounting.quantities import MOST_RANKS, check_whole
 from zerolab.accounting.strategies import sharding
 from zerolab.accounting.tensor_parallel import unit_sizes
 
@@ -51,6 +51,7 @@ class Setup:
     def __post_init__(self) -> None:
         sharding(self.strategy)
         precision_policy(self.precision)
+        check_whole("--ranks", self.ranks, 1, MOST_RANKS)
         check_whole("--micro-batches", self.micro_batches, 1, 10**6)
         check_whole("--prefetch", self.prefetch, 0, 1000)
 

@@ -33,7 +33,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--count",
         action="store_true",
-        help="with --config: build the model without weights and count what it keeps",
+        help="with --config: build the model without weights and count what it keeps, of "
+        "--batch × --sequence tokens; default: 1 × 1024",
     )
 
 
@@ -181,6 +182,8 @@ def _count(arguments: argparse.Namespace) -> int:
     """The one path of `memory` that needs torch, and transformers."""
     if arguments.config is None:
         raise InputError("--count", "no --config", "a config.json beside it, as --config FILE")
+    counted = "nothing beside --count, which asks the model itself, but --batch and --sequence"
+    options.refuse_batch(arguments, ("batch", "sequence"), counted)
     batch = options.whole("--batch", arguments.batch or "1", 1, 10**6)
     sequence = options.whole("--sequence", arguments.sequence or "1024", 1, 10**7)
     from zerolab.training.count import count

@@ -90,7 +90,7 @@ def add_policy(parser: argparse.ArgumentParser) -> None:
 
 
 def asks_for_a_batch(arguments: argparse.Namespace) -> bool:
-    return _batch_option(arguments) is not None
+    return bool(_given(arguments))
 
 
 def setup(arguments: argparse.Namespace, shape: Shape, strategy: str) -> Setup:
@@ -128,10 +128,9 @@ _POLICY = (*CHOICES, "repeated_kv", "dropout")
 _BATCH = ("batch", "sequence", "micro_batches", "tensor_parallel", "sequence_parallel", *_POLICY)
 
 
-def _batch_option(arguments: argparse.Namespace) -> str | None:
-    """The first of the options about a batch that was given."""
-    given = vars(arguments)
-    return next((name for name in _BATCH if given.get(name)), None)
+def _given(arguments: argparse.Namespace) -> list[str]:
+    """The options about a batch that were given."""
+    return [name for name in _BATCH if vars(arguments).get(name)]
 
 
 def size(
@@ -142,21 +141,18 @@ def size(
     without_shape: options about the batch that make sense with --params, too.
     """
     if arguments.params is not None:
-        _refuse_batch(arguments, without_shape)
+        reason = "only with --model or --config: a number of parameters has no shape"
+        refuse_batch(arguments, without_shape, reason)
         return accounting.parse_count(arguments.params), None
     found = shape(arguments)
     return found.parameters, found
 
 
-def _refuse_batch(arguments: argparse.Namespace, but: Collection[str]) -> None:
-    """Raise InputError where a batch is given and no shape."""
-    given = _batch_option(arguments)
-    if given is not None and given not in but:
-        raise InputError(
-            f"--{given.replace('_', '-')}",
-            getattr(arguments, given),
-            "only with --model or --config: a number of parameters has no shape",
-        )
+def refuse_batch(arguments: argparse.Namespace, but: Collection[str], accepted: str) -> None:
+    """Raise InputError for the first option about the batch that is given and not in `but`."""
+    for name in _given(arguments):
+        if name not in but:
+            raise InputError(f"--{name.replace('_', '-')}", getattr(arguments, name), accepted)
 
 
 def shape(arguments: argparse.Namespace) -> Shape:

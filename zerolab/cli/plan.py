@@ -53,6 +53,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         return print_json(
             {
+                "gpu": vars(device),
+                "link": vars(link),
+                "machine_link": inside and vars(inside),
                 "advice": found.advice,
                 "zero2_faster_below": found.border,  # bytes a second
                 "candidates": candidates,
