@@ -1,8 +1,9 @@
-"""What the tests need from the system, beside Python: a browser, and a C compiler.
+"""What the tests need from the system, beside Python: a browser, a C compiler, iproute2 on Linux.
 
 The site is tested in a real Chromium. The memory meter is held against an allocation counter
-written in C. A test that cannot run proves nothing, so a missing tool stops `make test`: as root
-on Debian it is installed, elsewhere the line to type is printed.
+written in C, the model of a step's time against a network that the kernel throttles. A test that
+cannot run proves nothing, so a missing tool stops `make test`: as root on Debian it is installed,
+elsewhere the line to type is printed.
 """
 
 import os
@@ -30,6 +31,11 @@ def compiler() -> str | None:
     return _first([os.environ["CC"]] if os.environ.get("CC") else COMPILER_NAMES)
 
 
+def throttle() -> str | None:
+    """The path of `tc`, which Debian keeps where only root's PATH looks."""
+    return shutil.which("tc", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+
+
 def _first(names) -> str | None:
     return next((path for name in names if (path := shutil.which(name))), None)
 
@@ -38,6 +44,7 @@ TOOLS = (
     # what for, how it is found, Debian's package
     ("a browser (Chromium or Chrome; $CHROMIUM may name one)", chromium, "chromium"),
     ("a C compiler", compiler, "build-essential"),
+    *([("ip and tc", throttle, "iproute2")] if sys.platform == "linux" else ()),
 )
 
 

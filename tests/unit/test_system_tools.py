@@ -27,14 +27,14 @@ def machine(tmp_path, monkeypatch):
 
 
 def test_nothing_is_done_where_all_is_there(machine, capfd):
-    calls = machine("google-chrome", "cc", "apt-get", user=0)
+    calls = machine("google-chrome", "cc", "tc", "apt-get", user=0)
     assert system_tools.main() == 0
     assert not calls.exists()
     assert capfd.readouterr() == ("", "")
 
 
 def test_root_on_debian_installs_what_is_missing_and_no_more(machine):
-    calls = machine("gcc", "apt-get", user=0)
+    calls = machine("gcc", "tc", "apt-get", user=0)
     assert system_tools.main() == 0
     assert calls.read_text().splitlines() == [
         "apt-get --quiet=2 update",
