@@ -32,16 +32,16 @@
     const sent = of(rank, frame.sent);
     const freed = of(rank, frame.freed);
     if (TRANSFERS.includes(frame.kind)) {
-      return `sends ${exact(sent)} B to rank ${(rank + 1) % data.ranks}`;
+      return `sends ${exact(sent)} B`;
     }
     if (freed) return `frees ${exact(freed)} B`;
     return frame.kind === "step" ? "updates its part" : "computes";
   }
 
-  /** How a rank's bytes travel: a ring passes on a chunk at a time, and an all-reduce goes round twice. */
+  /** A rank's bytes are N-1 chunks, round a ring or straight to the others; an all-reduce's twice that. */
   function messages(frame) {
     const count = (data.ranks - 1) * (frame.kind === "all-reduce" ? 2 : 1);
-    return `${count} messages of ${exact(of(ASKED, frame.sent) / count)} B from each rank to the next`;
+    return `${count} messages of ${exact(of(ASKED, frame.sent) / count)} B from each rank`;
   }
 
   /** A frame for those who do not see it. */
@@ -91,7 +91,7 @@
       .strategies input { margin: 0 .35rem 0 0; }
       button { min-width: 2.6rem; min-height: 2.6rem; padding: .2rem .7rem; font: inherit; color: inherit; cursor: pointer;
         background: var(--pst-color-surface, ButtonFace); border: 1px solid var(--line); border-radius: .25rem; }
-      button:disabled { opacity: .45; cursor: default; }
+      button[aria-disabled=true] { border-style: dashed; font-weight: 400; cursor: default; }
       button.main { min-width: 6.5rem; font-weight: 700; border: 2px solid var(--pst-color-primary, Highlight); }
       :focus-visible { outline: 3px solid var(--pst-color-primary, Highlight); outline-offset: 2px; }
       .transport { display: flex; flex-wrap: wrap; align-items: center; gap: .4rem; margin-bottom: .5rem; }
@@ -101,7 +101,7 @@
       .cursor { position: absolute; z-index: 1; width: 0; pointer-events: none; outline: 1.5px solid var(--pst-color-text-base, CanvasText); }
       .told { min-height: 6rem; margin: .5rem 0; padding: .6rem .9rem; border-left: .35rem solid var(--line);
         background: var(--pst-color-surface, transparent); }
-      .told.wire { border-left-color: var(--wire); }
+      .told.transfer { border-left-color: var(--wire); }
       .told p { margin: 0 0 .3rem; }
       .told .what { font-weight: 700; }
       .choices { display: flex; flex-wrap: wrap; gap: .4rem; margin: .5rem 0 .2rem; }
@@ -109,7 +109,7 @@
       .given { font-size: .9rem; }
       .verdict::before { content: "✗ "; font-weight: 700; }
       .verdict.right::before { content: "✓ "; }
-      .ranks { display: grid; grid-template-columns: repeat(${data.ranks}, minmax(0, 1fr)); gap: 0 1.3rem; }
+      .ranks { display: grid; grid-template-columns: repeat(${data.ranks}, minmax(0, 1fr)); gap: 0 .7rem; }
       .rank { position: relative; padding: .5rem; border: 1px solid var(--line); border-radius: .25rem; font-size: .8rem; }
       .rank .name { display: flex; justify-content: space-between; gap: .4rem; font-size: .9rem; }
       .rank .name b { font-weight: 700; }
@@ -125,26 +125,28 @@
       .gathered { background: #cc79a7; }
       .activations { background: #999; }
       .sending .rank { border-color: var(--wire); box-shadow: inset 0 .25rem var(--wire); }
-      .arrow { position: absolute; top: 38%; right: -1.3rem; width: 1.3rem; text-align: center; font-weight: 700; display: none; }
-      .sending .arrow { display: block; }
-      .rank:last-child .arrow { display: none; }
-      .ring { visibility: hidden; position: relative; height: 1.5rem; margin: 0 calc(50% / ${data.ranks} - .35rem) 1.9rem; border: 2px solid var(--wire); border-top: 0;
-        border-radius: 0 0 .4rem .4rem; }
-      .ring::before { content: "▲"; position: absolute; top: -.35rem; left: -.5rem; font-size: .8rem; line-height: 1; }
-      .ring span { position: absolute; top: 1.6rem; left: 50%; width: max-content; max-width: 100cqw; transform: translateX(-50%); text-align: center; font-size: .85rem; }
-      .sending + .ring { visibility: visible; }
+      /* The collective: a line under the ranks, and one up and down between it and each of them. */
+      .plug { position: absolute; top: 100%; left: 50%; width: 2px; height: 1.2rem; background: var(--wire); visibility: hidden; }
+      .plug::before, .plug::after { content: ""; position: absolute; left: -.25rem; border: solid transparent; border-width: 0 .31rem; }
+      .plug::before { top: 0; border-bottom: .45rem solid var(--wire); }
+      .plug::after { bottom: 0; border-top: .45rem solid var(--wire); }
+      .sending .plug, .sending + .wire { visibility: visible; }
+      .wire { visibility: hidden; margin: 1.2rem 0 .4rem; padding-top: .2rem; border-top: 3px solid var(--wire); text-align: center; font-size: .85rem; }
       .spoken { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); white-space: nowrap; }
       .help { display: block; margin: .5rem 0; font-size: .85rem; }
       kbd { padding: 0 .3rem; border: 1px solid var(--line); border-radius: .2rem; font: inherit; background: none; color: inherit; }
       @container (max-width: 36rem) {
-        .ranks { grid-template-columns: 1fr; gap: 1.3rem; }
+        .ranks { grid-template-columns: 1fr; gap: .6rem; }
         .rank { padding-bottom: .3rem; }
         .doing { min-height: 0; }
         .state { display: grid; grid-template-columns: 10.5rem 1fr; gap: .4rem; align-items: center; margin-bottom: .15rem; }
-        .arrow { top: auto; bottom: -1.3rem; right: 50%; rotate: 90deg; }
-        .ring { height: auto; min-height: 2.6rem; margin: .5rem 0 0; border: 0; }
-        .ring::before { content: none; }
-        .ring span { position: static; display: block; width: auto; transform: none; }
+        .ranks { padding-left: 1.2rem; border-left: 3px solid transparent; }
+        .ranks.sending { border-left-color: var(--wire); }
+        .plug { top: 50%; left: auto; right: 100%; width: 1.2rem; height: 2px; }
+        .plug::before, .plug::after { top: -.25rem; border-width: .31rem 0; }
+        .plug::before { right: 0; border-bottom: .31rem solid transparent; border-left: .45rem solid var(--wire); }
+        .plug::after { left: 0; bottom: auto; border-top: .31rem solid transparent; border-right: .45rem solid var(--wire); }
+        .wire { margin-top: .5rem; border: 0; text-align: left; }
         .place { width: 100%; margin: 0; }
         .place::after { content: ": " attr(data-name); font-weight: 700; }
         /* The page's own bar is above it. */
@@ -177,10 +179,10 @@
           <p class="doing"></p>
           ${HELD.map((state) => `<div class="state"><span><span>${state}</span><span class="size"></span></span>
             <div class="track"><i class="${state}"></i></div></div>`).join("")}
-          <span class="arrow" aria-hidden="true">→</span>
+          <span class="plug"></span>
         </section>`).join("")}
       </div>
-      <div class="ring" aria-hidden="true"><span></span></div>
+      <div class="wire" aria-hidden="true">&nbsp;</div>
       <label class="help"><input type="checkbox" class="ask" checked> Ask me to predict before bytes are shown</label>
     </form>
     <p class="spoken" role="status"></p>
@@ -321,9 +323,11 @@
       range.setAttribute("aria-valuetext", `${this.at + 1} of ${this.frames.length}, ${frame.phase}, ${name(frame)}`);
       this.$(".place").textContent = `Frame ${this.at + 1} of ${this.frames.length}, ${frame.phase}`;
       this.$(".place").dataset.name = name(frame);
-      this.$("[data-action=back]").disabled = this.$("[data-action=earlier]").disabled = this.at === 0;
-      this.$("[data-action=later]").disabled = this.at === this.frames.length - 1;
-      this.$(".main").disabled = this.at === this.frames.length - 1;
+      // Not `disabled`: a button that has the focus would lose it at the end, and with it the keys.
+      const ends = { back: 0, earlier: 0, forward: this.frames.length - 1, later: this.frames.length - 1 };
+      for (const [action, end] of Object.entries(ends)) {
+        this.$(`[data-action=${action}]`).setAttribute("aria-disabled", String(this.at === end && !question));
+      }
       this.$(".main").textContent = question ? "Show ▶" : "Forward ▶";
       this.tell(frame, question);
       this.draw(frame, question);
@@ -332,7 +336,7 @@
     }
 
     tell(frame, question) {
-      this.$(".told").classList.toggle("wire", TRANSFERS.includes(frame.kind));
+      this.$(".told").classList.toggle("transfer", TRANSFERS.includes(frame.kind));
       this.$(".what").textContent = name(frame);
       this.$(".why").textContent = frame.cause;
       this.$(".prediction").hidden = !question;
@@ -367,9 +371,7 @@
       const seen = question && before ? before : frame;
       const sending = TRANSFERS.includes(frame.kind) && !question;
       this.$(".ranks").classList.toggle("sending", sending);
-      this.$(".ring span").textContent = sending
-        ? `${name(frame)}, round the ring: ${messages(frame)}`
-        : "";
+      this.$(".wire").textContent = sending ? `${name(frame)}: ${messages(frame)}` : "\u00a0";
       this.shadowRoot.querySelectorAll(".rank").forEach((card, rank) => {
         const sizes = live(rank, seen);
         const sum = sizes.reduce((total, size) => total + size);

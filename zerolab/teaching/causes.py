@@ -70,8 +70,8 @@ _DATA = {
         "rank: the other half of DDP's all-reduce."
     ),
     ("zero3", "forward", "all-gather", ""): (
-        "{U} comes next and no rank has it whole: each keeps one chunk. So all of them pass chunks "
-        "round the ring."
+        "{U} comes next and no rank has it whole: each keeps one chunk. So all of them bring "
+        "their chunks together, on every rank."
     ),
     ("zero3", "backward", "all-gather", ""): (
         "Backward needs {U}'s weights again, and forward has discarded them. So they are gathered "

@@ -88,24 +88,23 @@ def _choices(frame: Frame, expected: Expected) -> Iterator[Choice]:
     whole = expected.transferred(frame)
     chunk = whole // ranks
     if frame.kind == "all-gather":
-        yield Choice(chunk, "That is its own chunk. It also passes on what it receives.")
+        yield Choice(chunk, f"That is its own chunk, once. But {others} ranks lack it.")
         yield Choice(
             others * chunk,
-            f"That is {others} chunks: its own, then those that it has received, each to the next "
-            "rank of the ring.",
+            f"That is {others} chunks: every rank lacks as many, and all ranks send alike.",
         )
         if frame.label == "loss":
             logits = expected.element * expected.tokens * expected.shape["vocabulary"]
             yield Choice(others * logits // ranks, "That is what gathering all logits would send.")
             return
-        yield Choice(whole, "That is all of it. But no rank has to send what the next one has.")
+        yield Choice(whole, "That is all of it. But every rank has one chunk already.")
         yield Choice(
             others * whole, "That is all of it to every other rank, as if one rank owned it."
         )
         return
     yield Choice(
         others * chunk,
-        "That is a reduce-scatter: the other chunks, each with the sum so far, to the next rank."
+        f"That is {others} chunks: all of its gradient but the chunk that it keeps."
         if frame.kind == "reduce-scatter"
         else "That is a reduce-scatter alone: each rank would have the sum of one chunk only.",
     )
@@ -115,8 +114,8 @@ def _choices(frame: Frame, expected: Expected) -> Iterator[Choice]:
         if frame.kind == "all-reduce"
         else "That is an all-reduce, which also brings the sums back to every rank.",
     )
-    yield Choice(others * whole, "That is all of it to every other rank, as without a ring.")
+    yield Choice(others * whole, "That is all of it to every other rank, who then sums it all up.")
     if frame.kind == "reduce-scatter":
         yield Choice(chunk, "That is its own chunk, which it does not have to send at all.")
     else:
-        yield Choice(whole, "That is all of it, once. Each chunk goes round twice.")
+        yield Choice(whole, "That is all of it, once. But the sums have to come back as well.")
