@@ -234,7 +234,6 @@ def load_scripts(app, pagename, templatename, context, doctree):
     if doctree is not None and next(doctree.findall(step_through), None) is not None:
         for script in SCRIPTS:
             app.add_js_file(script, defer="defer")
-        app.add_css_file("step-through.css")
 
 
 def write_data(app, exception):
