@@ -2,6 +2,8 @@
 
 import argparse
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from zerolab import accounting
 from zerolab.accounting import STRATEGIES, InputError, ModelStates, Setup
@@ -41,55 +43,44 @@ def add(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     if arguments.count:
         return _count(arguments)
+    asked = _read(arguments)
+    if arguments.csv:
+        return print_csv(COLUMNS, _rows(asked))
+    if arguments.json:
+        return print_json(_json(asked))
+    return print_parts(*_tables(asked))
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """States of one flat tensor by strategy; with a batch, the runs too."""
+
+    parameters: int
+    ranks: int
+    precision: str
+    states: dict[str, ModelStates]
+    setups: dict[str, Setup]
+    observed: Explanation | None
+
+    @property
+    def one(self) -> Setup:
+        """For what is the same under every strategy."""
+        return next(iter(self.setups.values()))
+
+
+def _read(arguments: argparse.Namespace) -> _Asked:
     ranks = options.whole("--ranks", arguments.ranks, 1, MOST_RANKS)
     precision = accounting.precision_policy(arguments.precision).name
-    strategies = (
-        STRATEGIES
-        if arguments.strategy is None
-        else (options.strategy("--strategy", arguments.strategy),)
-    )
+    only = arguments.strategy
+    strategies = STRATEGIES if only is None else (options.strategy("--strategy", only),)
     parameters, shape = options.size(arguments)
-    setups = {}
-    on_a_rank = parameters
+    setups, on_a_rank = {}, parameters
     if shape is not None and options.asks_for_a_batch(arguments):
         setups = {name: options.setup(arguments, shape, name) for name in strategies}
         on_a_rank = sum(unit_sizes(shape, setups[strategies[0]].batch.tensor_parallel))
     states = {s: accounting.model_states(on_a_rank, s, ranks, precision) for s in strategies}
     observed = _observed(arguments, setups)
-
-    if arguments.csv:
-        return print_csv(COLUMNS, _rows(states, setups, observed))
-    if arguments.json:
-        found = {
-            "parameters": parameters,
-            "ranks": ranks,
-            "precision": precision,
-            "marks": dict.fromkeys(("parameters", "gradients", "optimizer"), FLAT),
-            "strategies": {
-                name: kept.as_dict() | (_account(setups[name], observed) if setups else {})
-                for name, kept in states.items()
-            },
-        }
-        if setups:
-            found["activations"] = _lines(next(iter(setups.values())))  # of every strategy
-        return print_json(found)
-    from zerolab.teaching import paper
-
-    parts: list = [
-        setting(parameters, precision, ranks),
-        paper.states_table(states),
-        paper.STATES_NOTE,
-    ]
-    if len(setups) == 1:
-        (only,) = setups.values()
-        parts += [paper.moments_table(only), paper.beside_table(only), paper.moments_note(only)]
-        if observed is not None:
-            parts.append(paper.observed_note(observed))
-    elif setups:
-        parts += [paper.peaks_table(setups), paper.PEAKS_NOTE]
-    if setups:
-        parts.append(paper.activations_table(next(iter(setups.values()))))
-    return print_parts(*parts)
+    return _Asked(parameters, ranks, precision, states, setups, observed)
 
 
 def _observed(arguments: argparse.Namespace, setups: dict[str, Setup]) -> Explanation | None:
@@ -104,6 +95,43 @@ def _observed(arguments: argparse.Namespace, setups: dict[str, Setup]) -> Explan
         )
     (setup,) = setups.values()
     return explain(shown, peak(setup).total, setup.devices)
+
+
+def _tables(asked: _Asked) -> list[Any]:
+    from zerolab.teaching import paper
+
+    found: list[Any] = [setting(asked.parameters, asked.precision, asked.ranks)]
+    if asked.setups:
+        found.append(paper.batch_line(asked.one))
+    found += [paper.states_table(asked.states), paper.STATES_NOTE]
+    if len(asked.setups) == 1:
+        run = asked.one
+        found += [paper.moments_table(run), paper.beside_table(run), paper.moments_note(run)]
+    elif asked.setups:
+        found += [paper.peaks_table(asked.setups), paper.PEAKS_NOTE]
+    if asked.observed is not None:
+        found.append(paper.observed_note(asked.observed))
+    if asked.setups:
+        found.append(paper.activations_table(asked.one))
+    return found
+
+
+def _json(asked: _Asked) -> dict:
+    found: dict = {
+        "parameters": asked.parameters,
+        "ranks": asked.ranks,
+        "precision": asked.precision,
+        "marks": dict.fromkeys(("parameters", "gradients", "optimizer"), FLAT),
+        "strategies": {name: kept.as_dict() for name, kept in asked.states.items()},
+    }
+    for name, setup in asked.setups.items():
+        found["strategies"][name] |= _account(setup, asked.observed)
+    if asked.setups:
+        run = asked.one
+        found["batch"] = asdict(run.batch) | {"micro_batches": run.micro_batches}
+        found["kept"] = asdict(run.keeping)
+        found["activations"] = _lines(run)
+    return found
 
 
 def _lines(setup: Setup) -> dict[str, dict[str, int]]:
@@ -153,28 +181,26 @@ def _remainders(observed: Explanation) -> Iterator[tuple[str, int]]:
     yield "unexplained", observed.unexplained
 
 
-def _rows(
-    states: dict[str, ModelStates], setups: dict[str, Setup], observed: Explanation | None
-) -> Iterator[tuple]:
+def _rows(asked: _Asked) -> Iterator[tuple]:
     """The same account, a line a row; bytes and bytes_high differ where it is a range."""
-    for strategy, kept in states.items():
+    for strategy, kept in asked.states.items():
         for part in ("parameters", "gradients", "optimizer"):
             size = getattr(kept, part)
             yield strategy, "at rest", part, size, size, FLAT
-    for strategy, setup in setups.items():
+    for strategy, setup in asked.setups.items():
         for moment in moments(setup):
             for part, size in moment.parts.items():
                 yield strategy, moment.name, part, size, size, mark(part, setup)
         for beyond in beside(peak(setup).total, setup.devices):
             marked = mark(beyond.name, setup)
             yield strategy, "beside the peak", beyond.name, beyond.low, beyond.high, marked
-        if observed is not None:
-            for name, size in _remainders(observed):
+        if asked.observed is not None:
+            for name, size in _remainders(asked.observed):
                 yield strategy, "observed", name, size, size, ""
-    for setup in list(setups.values())[:1]:
-        for where, lines in _lines(setup).items():
+    if asked.setups:
+        marked = mark("activations", asked.one)
+        for where, lines in _lines(asked.one).items():
             for name, size in lines.items():
-                marked = mark("activations", setup)
                 yield "", "activations", f"{where}: {name}", size, size, marked
 
 

@@ -32,6 +32,18 @@ PASSES_NOTE = (
 )
 
 
+def batch_line(setup: Setup) -> str:
+    """What a rank computes in a step."""
+    batch = setup.batch
+    line = (
+        f"{batch.size:,} × {batch.sequence:,} tokens a micro-batch, {setup.micro_batches:,} a step"
+    )
+    if batch.tensor_parallel > 1:
+        sequence = " and sequences" if batch.sequence_parallel else ""
+        line += f"; layers{sequence} split by {batch.tensor_parallel}: {setup.devices:,} GPUs"
+    return line
+
+
 def states_table(states: Mapping[str, ModelStates]) -> Table:
     """Bytes of each state that a rank keeps, a line a strategy."""
     table = empty_table("kept on a rank", *STATES, "total")
