@@ -165,10 +165,10 @@ def _wire_note(rows: Sequence["Row"]) -> str:
 
 def empty_table(first: str, *headings: str) -> Table:
     """An empty table whose first column is text and whose others are numbers."""
-    table = Table(first, box=box.SIMPLE_HEAD)
-    for heading in headings:
+    table = Table(box=box.SIMPLE_HEAD)
+    for index, heading in enumerate((first, *headings)):
         longest = max(map(len, heading.split()), default=0)  # headings wrap between words only
-        table.add_column(heading, justify="right", min_width=longest)
+        table.add_column(heading, justify="right" if index else "left", min_width=longest)
     return table
 
 
