@@ -39,6 +39,11 @@ def test_outputs_hold_no_errors_or_warnings(chapter):
             assert output.get("name") != "stderr", output.text
 
 
+def test_code_fits_a_page_without_scrolling(chapter):
+    lines = [line for cell in code_cells(chapter) for line in cell.source.splitlines()]
+    assert [line for line in lines if len(line) > 80] == []
+
+
 def test_nothing_tells_where_it_was_run(chapter):
     text = nbformat.writes(chapter)
     assert not [folder for folder in ("/home/", "/root/", "/tmp/", "/Users/") if folder in text]
