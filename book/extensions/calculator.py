@@ -150,7 +150,10 @@ def read(given: dict[str, str]) -> Asked:
                 raise InputError(name, text, "a whole number")
             values[name] = int(text)
         elif name in CONTROLS and CONTROLS[name].choices is NO_YES:
-            values[name] = {"no": False, "yes": True}.get(text, text)
+            words = {label: value for value, label in NO_YES.items()}
+            if text not in words:
+                raise unknown_name(name, text, words)
+            values[name] = words[text]
     return Controls(**values).asked()
 
 
@@ -217,21 +220,16 @@ class GpusDirective(Directive):
     """A table of the GPUs' memory, with where each figure is from."""
 
     def run(self):
-        lines = (
-            f"<tr><th scope=row>{one.name}</th><td>{one.memory // 2**20:,}</td>"
+        rows = "".join(
+            f'<tr><th scope="row">{one.name}</th><td>{one.memory // 2**20:,}</td>'
             f"<td>{one.memory / 1e9:,.2f}</td><td>{one.memory / 2**30:,.2f}</td>"
-            f"<td>{escape(one.memory_source)}</td></tr>"
+            f'<td style="overflow-wrap: anywhere">{escape(one.memory_source)}</td></tr>'
             for one in GPUS.values()
         )
-        head = "".join(
-            f"<th scope=col>{name}</th>" for name in ("GPU", "MiB", "GB", "GiB", "source")
-        )
-        table = f"<table class=table><thead><tr>{head}</tr></thead>{''.join(lines)}</table>"
-        return [
-            nodes.raw(
-                "", f'<div class="pst-scrollable-table-container">{table}</div>', format="html"
-            )
-        ]
+        names = ("GPU", "MiB", "GB", "GiB", "source")
+        head = "".join(f'<th scope="col">{name}</th>' for name in names)
+        table = f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody>"
+        return [nodes.raw("", f'<table class="table">{table}</table>', format="html")]
 
 
 def visit_html(self, node):
