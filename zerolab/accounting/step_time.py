@@ -8,7 +8,7 @@ Left out: the optimizer's own time, kernels' launch times, and whatever shares t
 
 `walk` is held against measured steps in tests/multirank/test_step_time.py, given how long each unit
 computed: four strategies on two and four ranks of two busy cores were off by 2 % in the median on a
-network that the kernel throttled, and by 5 % on emulated links, always towards too short.
+network that the kernel throttled, and by 5 % on emulated links, nearly always towards too short.
 """
 
 from dataclasses import dataclass
