@@ -8,7 +8,7 @@ moments, marks          what is alive when, and how far each line can be trusted
 beside                  what a monitor shows beside the tensors: ranges
 traffic, links          bytes and messages a step, and what carries them
 step_time, plan         how long a step takes, and what to run on given GPUs
-verdict                 does it fit, and the least change that makes it fit
+verdict, fit            do states fit, does the peak; the least change that makes it fit
 conventions, estimators, reconciliation   what others count, and why it differs
 quantities, errors      reading and writing numbers; saying what is wrong with one
 """
