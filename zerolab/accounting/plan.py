@@ -22,6 +22,7 @@ from zerolab.accounting.step_time import StepTime, step_time
 from zerolab.accounting.strategies import STRATEGIES
 from zerolab.accounting.tensor_parallel import splits
 
+# No "selective": where attention never stores its scores it saves next to nothing.
 RECOMPUTATIONS: tuple[Literal["none", "full"], ...] = ("none", "full")
 MACHINE = 8  # GPUs in one, where nothing is said
 MOST_GPUS_TO_SUGGEST = 65_536

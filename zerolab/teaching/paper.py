@@ -19,8 +19,8 @@ from zerolab.accounting.traffic import SplitTraffic, step_passes
 from zerolab.teaching.tables import NAMES, STATES, empty_table
 
 STATES_NOTE = (
-    "formula: one flat tensor, shards rounded up. Of units, padding and step counters are some "
-    "bytes more."
+    "formula: one flat tensor, shards rounded up. Cut into units it is some bytes more: padding, "
+    "and the optimizer's step counters."
 )
 PEAKS_NOTE = (
     "← the peak: the largest moment, not a sum of all. What is in it: --strategy. Beside it lie "
