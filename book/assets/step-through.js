@@ -110,12 +110,12 @@
       .verdict::before { content: "✗ "; font-weight: 700; }
       .verdict.right::before { content: "✓ "; }
       .ranks { display: grid; grid-template-columns: repeat(${data.ranks}, minmax(0, 1fr)); gap: 0 .7rem; }
-      .rank { position: relative; padding: .5rem; border: 1px solid var(--line); border-radius: .25rem; font-size: .8rem; }
+      .rank { position: relative; padding: .4rem; border: 1px solid var(--line); border-radius: .25rem; font-size: .8rem; }
       .rank .name { display: flex; justify-content: space-between; gap: .4rem; font-size: .9rem; }
       .rank .name b { font-weight: 700; }
-      .doing { min-height: 2.3rem; margin: .2rem 0 .3rem; }
+      .doing { margin: .2rem 0 .3rem; }
       .state { margin-bottom: .3rem; }
-      .state > span { display: flex; flex-wrap: wrap; justify-content: space-between; gap: 0 .4rem; }
+      .state > span { display: flex; flex-wrap: wrap; justify-content: space-between; gap: 0 .2rem; }
       .state.changed .size { font-weight: 700; text-decoration: underline; text-underline-offset: .15em; }
       .track { height: .8rem; border: 1px solid var(--line); border-width: 0 0 1px 1px; }
       .track i { display: block; height: 100%; print-color-adjust: exact; -webkit-print-color-adjust: exact; forced-color-adjust: none; }
@@ -138,13 +138,12 @@
       @container (max-width: 36rem) {
         .ranks { grid-template-columns: 1fr; gap: .6rem; }
         .rank { padding-bottom: .3rem; }
-        .doing { min-height: 0; }
         .state { display: grid; grid-template-columns: 10.5rem 1fr; gap: .4rem; align-items: center; margin-bottom: .15rem; }
         .ranks { padding-left: 1.2rem; border-left: 3px solid transparent; }
         .ranks.sending { border-left-color: var(--wire); }
         .plug { top: 50%; left: auto; right: 100%; width: 1.2rem; height: 2px; }
         .plug::before, .plug::after { top: -.25rem; border-width: .31rem 0; }
-        .plug::before { right: 0; border-bottom: .31rem solid transparent; border-left: .45rem solid var(--wire); }
+        .plug::before { left: auto; right: 0; border-bottom: .31rem solid transparent; border-left: .45rem solid var(--wire); }
         .plug::after { left: 0; bottom: auto; border-top: .31rem solid transparent; border-right: .45rem solid var(--wire); }
         .wire { margin-top: .5rem; border: 0; text-align: left; }
         .place { width: 100%; margin: 0; }

@@ -1,8 +1,8 @@
 """A recording of one rank's step: what it computed, sent and discarded, when, and how many bytes.
 
 Two lanes a rank: what the main thread computes, and what the communication thread transfers. Where
-the lanes overlap, communication was hidden. Whoever does something notes it, by `span`, `instant`
-and `queued`, which cost nothing while nobody records.
+the lanes overlap, communication was hidden. Whoever does something notes it, by `begin` and `end`,
+`instant` or `queued`, which cost nothing while nobody records.
 
     with recording() as trace:
         model(tokens, targets).backward()
