@@ -9,6 +9,7 @@ from pathlib import Path
 
 import nbformat
 from nbclient import NotebookClient
+from pictures import lighten
 from stored import digests
 
 for path in map(Path, sys.argv[1:]):
@@ -17,6 +18,7 @@ for path in map(Path, sys.argv[1:]):
     made_by = digests(notebook)
     here = {"metadata": {"path": path.parent}}
     NotebookClient(notebook, timeout=600, record_timing=False, resources=here).execute()
+    lighten(notebook)
     notebook.metadata.language_info = {"name": "python"}
     notebook.metadata.made_by = made_by
     nbformat.write(notebook, path)
