@@ -23,12 +23,14 @@ from zerolab.accounting.moments import Setup
 from zerolab.accounting.traffic import (
     Traffic,
     setup_traffic,
+    step_passes,
     step_traffic,
     tensor_parallel_traffic,
 )
 
 DATA = Path(__file__).parent.parent / "data"
 VOLUMES = json.loads((DATA / "communication.json").read_text())["data_parallel"]
+ALL_REDUCED = "ZeRO-1 done as all-reduce + all-gather"
 NAMES = {"DDP": "ddp", "ZeRO-1": "zero1", "ZeRO-2": "zero2", "ZeRO-3": "zero3"}
 
 
@@ -106,6 +108,25 @@ def test_unknown_link_names_the_nearest():
 FACTS = json.loads((DATA / "communication.json").read_text())
 
 
+def test_no_published_volume_is_left_out():
+    """What stands in the file of facts, and the tests that reproduce it, here and beside the engine
+    (tests/multirank: test_tensor_parallel, test_wire)."""
+    covered = {
+        "data_parallel": {*NAMES, ALL_REDUCED, "with A micro-batches"},
+        "tensor_parallel": {"transformer layer, Megatron", "with sequence parallelism"},
+    }
+    for key, statements in covered.items():
+        assert FACTS[key].keys() == statements
+    assert FACTS.keys() == {*covered, "unit", "gloo", "sources"}
+    assert "(N-1)/N" in FACTS["unit"]
+
+
+def test_zero1_by_an_all_reduce_wastes_a_pass():
+    """Reduced to every rank, as in DDP, though each updates its own shard only."""
+    wasteful = step_passes("ddp").gradients + step_passes("zero1").parameters
+    assert wasteful == VOLUMES[ALL_REDUCED] == sum(step_passes("zero1")) + 1
+
+
 def test_gradients_accumulate_where_they_are_whole():
     one, four = (
         {s: step_traffic([8000] * 4, s, 8, "mixed", micro_batches=n).bytes for s in STRATEGIES}
@@ -122,6 +143,9 @@ def test_gradients_accumulate_where_they_are_whole():
     assert four["ddp"] == four["zero1"] == one["ddp"]
     assert four["zero2"] == (4 + 1) * each_pass
     assert four["zero3"] == 4 * one["zero3"]
+    published = VOLUMES["with A micro-batches"]
+    assert "ZeRO-1 and DDP can reduce once a step; ZeRO-2 and ZeRO-3 reduce on every" in published
+    assert "ZeRO-3 also gathers on every forward and backward" in published
 
 
 def test_messages_of_a_ring():
@@ -145,6 +169,22 @@ def test_tensor_parallelism_all_reduces_four_times_a_layer_six_with_recomputatio
     published = FACTS["tensor_parallel"]["transformer layer, Megatron"]
     assert published.startswith("4 all-reduces")
     assert "6 with full recomputation" in published
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_sequence_parallelism_sends_the_same_bytes(recompute):
+    """4 all-gathers and 4 reduce-scatters of half an all-reduce each, where there were 4 of them;
+    tests/multirank/test_tensor_parallel.py counts them in the engine."""
+    batch = Batch(size=2, sequence=512, tensor_parallel=8)
+    plain, cut = (
+        tensor_parallel_traffic(
+            model("gpt2"), replace(batch, sequence_parallel=cut), Keeping(recompute=recompute)
+        )
+        for cut in (False, True)
+    )
+    assert plain == cut
+    published = FACTS["tensor_parallel"]["with sequence parallelism"]
+    assert published == "4 all-gathers + 4 reduce-scatters, the same bytes"
 
 
 def test_tensor_parallel_traffic_grows_with_tokens_data_parallel_with_parameters():
