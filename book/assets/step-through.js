@@ -160,7 +160,7 @@
         ${button("earlier", "«", "Previous phase")}${button("back", "◀", "Back")}
         <button type="button" class="main" data-action="forward">Forward ▶</button>
         ${button("later", "»", "Next phase")}
-        <output class="place"></output>
+        <span class="place"></span>
       </div>
       <div class="time">
         <div class="cursor"></div>
@@ -261,7 +261,7 @@
       const [strategy, frame] = said.split("-");
       const known = this.strategies.includes(strategy);
       if (!known && this.strategy) return; // an anchor, not a frame
-      this.show(known ? strategy : this.strategies[0], (Number(frame) || 1) - 1);
+      this.show(known ? strategy : this.strategies[0], known ? (Number.parseInt(frame, 10) || 1) - 1 : 0);
     }
 
     /** Not at every frame of a key held down: browsers limit how often a page may change its address. */
@@ -346,7 +346,7 @@
       const verdict = this.verdict();
       this.$(".verdict").hidden = !verdict;
       this.$(".verdict").textContent = verdict;
-      this.$(".spoken").textContent =
+      this.$("[role=status]").textContent =
         `Frame ${this.at + 1} of ${this.frames.length}, ${frame.phase}. ` +
         (question ? `${name(frame)}. ${frame.cause} ${question.question} ${question.given}` : `${verdict} ${spoken(frame)}`);
     }
