@@ -6,9 +6,9 @@ Read from requirements.txt and from what is installed, so that nobody has to kee
 from importlib.metadata import PackageNotFoundError, metadata
 from pathlib import Path
 
-from docutils import nodes
 from docutils.parsers.rst import Directive
 from packaging.requirements import Requirement
+from tables import table
 
 PINS = Path(__file__).parents[2] / "requirements.txt"
 OWN_CHOICE = "# What those need."  # the line that ends what the project itself asks for
@@ -45,19 +45,6 @@ def licence(name: str) -> str:
         return said["License"]
     kinds = [kind for kind in said.get_all("Classifier", []) if kind.startswith(CLASSIFIER)]
     return ", ".join(kind.removeprefix(CLASSIFIER) for kind in kinds) or "see its own files"
-
-
-def table(headings, rows) -> nodes.table:
-    """A table of plain text."""
-    group = nodes.tgroup(cols=len(headings))
-    group += [nodes.colspec(colwidth=1) for _ in headings]
-    group += nodes.thead("", row(headings))
-    group += nodes.tbody("", *map(row, rows))
-    return nodes.table("", group)
-
-
-def row(cells) -> nodes.row:
-    return nodes.row("", *(nodes.entry("", nodes.paragraph("", cell)) for cell in cells))
 
 
 def setup(app):

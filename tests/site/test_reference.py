@@ -1,11 +1,12 @@
-"""The appendices that are written from the project itself: the reference and the packages."""
+"""The appendices that are written from the project itself: reference, packages, results."""
 
 import inspect
+import json
 import tomllib
 from importlib import import_module
 
 import pytest
-from sitemap import ROOT
+from sitemap import BOOK, ROOT
 
 import zerolab.cli
 
@@ -73,6 +74,46 @@ def test_the_colophon_names_what_the_package_needs(documents, site):
         assert version[0].isdigit()
         assert licence
         assert purpose
+
+
+def test_the_results_are_those_that_were_measured(documents, site):
+    page = documents[site / "results.html"]
+    shown = {tuple(c.get_text() for c in row.find_all("td")) for row in page.select("tbody tr")}
+    compared, benched = (
+        json.loads((BOOK / "data" / f"{name}.json").read_text()) for name in ("compare", "bench")
+    )
+    for row in compared["rows"]:
+        kept = [f"{size:,}" for size in row["persistent"].values()]
+        assert any([*cells[1:4]] == kept and f"{row['peak']:,}" in cells for cells in shown)
+    for row in benched["rows"]:
+        setup = (row["ours"], row["peer"], str(row["ranks"]), str(row["tokens"]))
+        (ratios,) = [cells[4:] for cells in shown if cells[:4] == setup]
+        for (name, ratio), text in zip(row["ratio"].items(), ratios, strict=True):
+            assert text.endswith("*") == (name in row["missed"])
+            assert ratio is None or abs(float(text.split()[0]) - ratio) <= 0.005
+    for data in (compared, benched):
+        assert data["command"] in page.get_text()
+    assert page.get_text().count("where") >= sum(len(row["missed"]) for row in benched["rows"])
+
+
+def test_a_comparison_that_is_not_as_predicted_stops_the_build(monkeypatch):
+    monkeypatch.syspath_prepend(BOOK / "extensions")
+    import results
+
+    class Directive:
+        error = RuntimeError
+
+    right = results.read("compare")
+    assert len(results.Comparison.run(Directive)) == 3
+    for state in ("persistent", "ledger_wire_bytes"):
+        wrong = json.loads(json.dumps(right))
+        if state == "persistent":
+            wrong["rows"][1][state]["optimizer"] += 1
+        else:
+            wrong["rows"][1][state] += 1_000_000
+        monkeypatch.setattr(results, "read", lambda name, wrong=wrong: wrong)
+        with pytest.raises(RuntimeError, match="zero1 (keeps|sends)"):
+            results.Comparison.run(Directive)
 
 
 def _plain(text: str) -> str:
