@@ -20,9 +20,11 @@ from sphinx.errors import ExtensionError
 
 PDF = "zerolab.pdf"
 
-# What only a screen has: links to a heading, buttons, what a page folds away, the contents.
-FOLDED = "details.hide, details.step-table"
-SCREEN_ONLY = f".headerlink, button, script, style, {FOLDED}, section:has(> .toctree-wrapper)"
+# What only a screen has: links to a heading, buttons, the contents; and what a page folds away, but
+# for the answers to its questions.
+SCREEN_ONLY = (
+    ".headerlink, button, script, style, details:not(.sd-dropdown), section:has(> .toctree-wrapper)"
+)
 HEADINGS = "h1, h2, h3, h4, h5, h6"
 WIDTH = 657  # pixels of a line: A4 less the margins in print.css, at 96 an inch
 
