@@ -18,6 +18,7 @@ from zerolab.runtime.memory import MemoryMeter
 ADAM = {"lr": 1e-2, "eps": 1e-4}
 STEPS = 3
 WIDTH = 7  # divides by no number of ranks
+RANKS = [2, 3, 4]
 
 
 def inputs(step: int, rank: int = 0, ranks: int = 1) -> Tensor:
@@ -83,8 +84,9 @@ def train_tied(rank: int, strategy: str) -> tuple[bool, dict[str, Tensor]]:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_tied_parameters_stay_tied(world_of, strategy):
-    for same_object, state in world_of(2).run(train_tied, strategy):
+@pytest.mark.parametrize("ranks", RANKS)
+def test_tied_parameters_stay_tied(world_of, ranks, strategy):
+    for same_object, state in world_of(ranks).run(train_tied, strategy):
         assert same_object
         assert state["lm_head.weight"].equal(state["model.embed_tokens.weight"])
         reloaded = zoo.ZOO["Llama, tied"].build()
@@ -127,8 +129,9 @@ class OneBlock(nn.Module):
 
 @pytest.mark.parametrize("build", [TiedByName, OneBlock])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_shared_in_other_ways(world_of, strategy, build):
-    assert_equals_one_process(world_of(3), strategy, build)
+@pytest.mark.parametrize("ranks", RANKS)
+def test_shared_in_other_ways(world_of, ranks, strategy, build):
+    assert_equals_one_process(world_of(ranks), strategy, build)
 
 
 # -- frozen --------------------------------------------------------------------------------------
@@ -146,17 +149,17 @@ def lora() -> nn.Module:
 
 def lora_batch(step: int, rank: int = 0, ranks: int = 1) -> zoo.Batch:
     torch.manual_seed(step)
-    return {name: value.chunk(ranks)[rank] for name, value in zoo.causal(4).items()}
+    return {name: value.chunk(ranks)[rank] for name, value in zoo.causal(12).items()}
 
 
-def train_lora(rank: int, strategy: str) -> tuple:
+def train_lora(rank: int, ranks: int, strategy: str) -> tuple:
     gc.collect()
     module = lora()
     with MemoryMeter() as meter:
         model = STRATEGIES[strategy](module)
         optimizer = ShardedAdam(model, **ADAM)
         for step in range(STEPS):
-            zoo.loss_of(model(**lora_batch(step, rank, 2))).backward()
+            zoo.loss_of(model(**lora_batch(step, rank, ranks))).backward()
             held = {kind: meter.live[kind] for kind in ("gradients", "optimizer", "parameters")}
             optimizer.step()
             optimizer.zero_grad()
@@ -165,19 +168,22 @@ def train_lora(rank: int, strategy: str) -> tuple:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_frozen_parameters_cost_parameters_only(world_of, strategy):
+@pytest.mark.parametrize("ranks", RANKS)
+def test_frozen_parameters_cost_parameters_only(world_of, ranks, strategy):
     module = lora()
     trained = sum(p.numel() for p in module.parameters() if p.requires_grad)
     before = copy.deepcopy(module.state_dict())
     expected = update(module, lambda step: zoo.loss_of(module(**lora_batch(step))))
-    for state, held, trained_sizes, all_sizes in world_of(2).run(train_lora, strategy):
+    results = world_of(ranks).run(train_lora, ranks, strategy)
+    for state, held, trained_sizes, all_sizes in results:
         assert_close(state, expected)
         assert all(state[n].equal(before[n]) for n in before if "lora" not in n)
         assert sum(trained_sizes) == trained < 0.1 * sum(all_sizes)
-        predicted = persistent_states(trained_sizes, strategy, 2, "fp32")
+        predicted = persistent_states(trained_sizes, strategy, ranks, "fp32")
         assert held["gradients"] == predicted.gradients
         assert held["optimizer"] == predicted.optimizer
-        assert held["parameters"] == persistent_states(all_sizes, strategy, 2, "fp32").parameters
+        stored = persistent_states(all_sizes, strategy, ranks, "fp32")
+        assert held["parameters"] == stored.parameters
 
 
 # -- unused --------------------------------------------------------------------------------------
@@ -221,6 +227,7 @@ def train_branches(rank: int, strategy: str, needs: list[tuple[int, ...]], overl
         ([(1,), ()], True),
         ([(0, 2), (1,)], False),
         ([(0, 1, 2), (), (2,)], True),
+        ([(2,), (), (), (0,)], True),
     ],
 )
 def test_ranks_may_need_different_outputs(world_of, strategy, needs, overlap):
@@ -245,20 +252,21 @@ class HalfCalled(nn.Module):
         return self.used(x).square().mean()
 
 
-def leave_out(rank: int, strategy: str) -> tuple[dict, dict]:
+def leave_out(rank: int, ranks: int, strategy: str) -> tuple[dict, dict]:
     """A module that no rank calls is not reduced, and not decayed either."""
     torch.manual_seed(0)
     model = STRATEGIES[strategy](HalfCalled())
     before = model.full_state_dict()
     optimizer = ShardedAdam(model, weight_decay=0.5)
-    model(inputs(0, rank, 2)).backward()
+    model(inputs(0, rank, ranks)).backward()
     optimizer.step()
     return before, model.full_state_dict()
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_what_no_rank_calls_is_left_alone(world_of, strategy):
-    for before, after in world_of(2).run(leave_out, strategy):
+@pytest.mark.parametrize("ranks", RANKS)
+def test_what_no_rank_calls_is_left_alone(world_of, ranks, strategy):
+    for before, after in world_of(ranks).run(leave_out, ranks, strategy):
         assert after["unused.weight"].equal(before["unused.weight"])
         assert not after["used.weight"].equal(before["used.weight"])
 
@@ -281,7 +289,7 @@ class Odd(nn.Module):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("ranks", RANKS)
 def test_sizes_that_do_not_divide(world_of, strategy, ranks):
     assert_equals_one_process(world_of(ranks), strategy, Odd)
 
@@ -291,8 +299,9 @@ def wrap_nothing(rank: int, strategy: str) -> float:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_module_without_parameters_is_computed(world_of, strategy):
-    assert world_of(2).run(wrap_nothing, strategy) == [2.0, 2.0]
+@pytest.mark.parametrize("ranks", RANKS)
+def test_a_module_without_parameters_is_computed(world_of, ranks, strategy):
+    assert world_of(ranks).run(wrap_nothing, strategy) == [2.0] * ranks
 
 
 # -- where a parameter is used ---------------------------------------------------------------------
@@ -357,14 +366,16 @@ class Functional(nn.Module):
 
 @pytest.mark.parametrize("build", [Lists, Borrowing])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_parameters_used_where_they_belong(world_of, strategy, build):
-    assert_equals_one_process(world_of(2), strategy, build)
+@pytest.mark.parametrize("ranks", RANKS)
+def test_parameters_used_where_they_belong(world_of, ranks, strategy, build):
+    assert_equals_one_process(world_of(ranks), strategy, build)
 
 
 @pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero2"])
-def test_whole_parameters_may_be_used_anywhere(world_of, strategy, before):
-    assert_equals_one_process(world_of(3), strategy, lambda: Functional(before))
+@pytest.mark.parametrize("ranks", RANKS)
+def test_whole_parameters_may_be_used_anywhere(world_of, ranks, strategy, before):
+    assert_equals_one_process(world_of(ranks), strategy, lambda: Functional(before))
 
 
 def test_a_released_parameter_says_that_it_is_used_out_of_place(world_of):
@@ -441,7 +452,7 @@ def beside_torch(rank: int, ranks: int, strategy: str) -> tuple[dict, dict]:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", RANKS)
 def test_buffers_follow_rank_0_as_torch_ddp_has_them(world_of, strategy, ranks):
     results = world_of(ranks).run(beside_torch, ranks, strategy)
     expected: OrderedDict = results[0][0]

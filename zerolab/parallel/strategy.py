@@ -37,7 +37,8 @@ from zerolab.parallel.buffers import Buffers
 from zerolab.parallel.clip import clip_by_global_norm
 from zerolab.parallel.flat import FlatUnit, State
 from zerolab.parallel.layout import Stage, lay_out
-from zerolab.parallel.precision import dtypes
+from zerolab.parallel.precision import dtypes, tell_of_fp32_arithmetic
+from zerolab.parallel.reductions import Reductions
 from zerolab.parallel.schedule import Schedule, Use
 from zerolab.parallel.tensor_parallel import TensorParallel, whole_tensor
 from zerolab.runtime import trace
@@ -81,13 +82,16 @@ class Strategy(nn.Module):
         self.module = module.to(self.device)
         self.precision = precision
         self._dtypes = dtypes(precision, self.device, half)
+        if self._dtypes.compute != self._dtypes.parameter and dist.get_rank() == 0:
+            tell_of_fp32_arithmetic()
         self.overlap = overlap
         self._synchronize = True  # False within no_sync
         self._in_backward = False
         self._uses: Counter[FlatUnit] = Counter()  # forwards whose backward is still to come
         self._holders: Counter[FlatUnit] = Counter()  # stages that compute with it now
         self._owed: set[FlatUnit] = set()  # to be reduced before backward ends
-        self._reductions: list[tuple[FlatUnit, Work]] = []  # under way
+        gradients_stay_whole = self.sharding.gradients == "whole"
+        self._reductions = Reductions(self.reduce, self.reduced, gradients_stay_whole, overlap)
         self._schedule = Schedule()
         self._synced_buffers = Buffers(self.module, group)
         self.units, stages = lay_out(self.module, units, self._make_unit)
@@ -251,9 +255,10 @@ class Strategy(nn.Module):
         self._replay(None)
         self._release_all()
         for unit in reversed(self.units):
-            if unit in self._owed or unit.has_unreduced_gradient:
+            missed = unit.has_unreduced_gradient and unit not in self._reductions
+            if missed or unit in self._owed:
                 self._start_reduction(unit)
-        self._finish_reductions()
+        self._reductions.finish()
         self._uses.clear()
         self._owed.clear()
         self._schedule.step_ended()
@@ -349,30 +354,20 @@ class Strategy(nn.Module):
 
     def _gradient_arrived(self, unit: FlatUnit, index: int) -> None:
         self._begin_backward()
-        if any(unit is reducing for reducing, _ in self._reductions):
+        if unit in self._reductions:
             # Whole parameters may be used outside of their module as well, earlier than inside it.
-            self._finish_reductions()
+            self._reductions.finish()
         unit.accumulate(index)
+        self._reductions.go_on()
 
     def _start_reduction(self, unit: FlatUnit) -> None:
-        """Reduce while backward goes on; one reduction is under way at a time."""
         self._owed.discard(unit)
-        if not unit.trainable or not self._synchronize:
-            return
-        self._finish_reductions()
-        self._reductions.append((unit, self.reduce(unit)))
-        if not self.overlap:
-            self._finish_reductions()
-
-    def _finish_reductions(self) -> None:
-        for unit, work in self._reductions:
-            work.wait()
-            self.reduced(unit)
-        self._reductions.clear()
+        if unit.trainable and self._synchronize:
+            self._reductions.start(unit)
 
     def _abandon(self) -> None:
         """After an exception in forward: no unit is left gathered, no backward is awaited."""
-        self._finish_reductions()
+        self._reductions.finish()
         self._release_all()
         self._uses.clear()
         self._owed.clear()

@@ -173,7 +173,7 @@ def _torch_tp(model: nn.Module, lr: float) -> Step:
     # The fused update does not take its distributed tensors and ordinary ones in one call.
     cut = [parameter for parameter in wrapped.parameters() if isinstance(parameter, DTensor)]
     whole = [parameter for parameter in wrapped.parameters() if not isinstance(parameter, DTensor)]
-    groups = [{"params": cut}, {"params": whole}]
+    groups: list[dict[str, Any]] = [{"params": cut}, {"params": whole}]
     return _loop(wrapped, torch.optim.AdamW(groups, lr=lr, fused=True))
 
 
