@@ -52,7 +52,7 @@ def test_the_pdf_has_every_page_in_order(pdf):
     ]
     assert starts == sorted(set(starts)), "each chapter begins on a page of its own"
     assert starts[0] > 1
-    assert len(pdf.pages) > starts[-1] > 2 * len(starts)
+    assert len(pdf.pages) >= starts[-1] > 2 * len(starts)
 
 
 def test_the_pdfs_outline_has_every_heading(pdf, documents, site):
