@@ -850,12 +850,12 @@ def test_is_small_and_ready_at_once(visit):
     scripts = [SITE / "_static" / name for name in extension.SCRIPTS]
     with visit(PAGE, origin="file") as visited:
         assert sum(path.stat().st_size for path in scripts) <= 50_000
-        # The whole of making one, and again of changing one; the median, on a machine with others.
+        # The whole of making one, and again of changing one; others on the machine only add to it.
         took = visited.page.evaluate(
             """() => {
-              const time = (work) => Array.from({length: 9}, () => {
+              const time = (work) => Math.min(...Array.from({length: 9}, () => {
                 const start = performance.now(); work(); return performance.now() - start;
-              }).sort((a, b) => a - b)[4];
+              }));
               const made = time(() => {
                 const one = document.createElement("zero-calculator");
                 document.body.append(one); one.getBoundingClientRect(); one.remove();
@@ -874,8 +874,10 @@ def _values(page) -> dict[str, str]:
 
 def _cells(page) -> dict[str, list[str]]:
     """The memory's table: the first cell of each row -> the others."""
-    rows = page.locator(".memory tbody tr").all()
-    return {row.locator("th").text_content(): row.locator("td").all_text_contents() for row in rows}
+    rows = page.locator(".memory tbody tr").evaluate_all(
+        "rows => rows.map((row) => [...row.cells].map((cell) => cell.textContent))"
+    )
+    return {name: cells for name, *cells in rows}
 
 
 def _sizes(size: int) -> list[str]:
