@@ -32,12 +32,13 @@ from zerolab.accounting import (
     gigabytes,
     model_states,
     peak,
+    persistent_states,
 )
 from zerolab.accounting.errors import unknown_name
 from zerolab.accounting.models import Shape
 from zerolab.accounting.quantities import MOST_PARAMETERS, MOST_RANKS
 from zerolab.accounting.step_time import EFFICIENCY
-from zerolab.accounting.tensor_parallel import replicated
+from zerolab.accounting.tensor_parallel import replicated, unit_sizes
 from zerolab.accounting.traffic import PASSES
 from zerolab.teaching.calculator import duration, time_parts, traffic
 from zerolab.teaching.controls import CONTROLS, NO_YES, OWN, Asked, Control, Controls
@@ -183,7 +184,12 @@ def static_table(given: dict[str, str]) -> str:
 def static_row(asked: Asked) -> dict[str, str]:
     """One strategy's cells by heading; a peak only where the set-up has one."""
     chosen = asked.chosen
-    states = model_states(asked.parameters, chosen.strategy, chosen.ranks, chosen.precision)
+    how = (chosen.strategy, chosen.ranks, chosen.precision)
+    if asked.setup:
+        sizes = unit_sizes(asked.setup.shape, asked.setup.batch.tensor_parallel)
+        states = persistent_states(sizes, *how)
+    else:
+        states = model_states(asked.parameters, *how)
     row = {"strategy": NAMES[chosen.strategy]}
     row |= {name: f"{getattr(states, name) / 1e9:,.2f}" for name in STATES}
     alive = states.total

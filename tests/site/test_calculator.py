@@ -825,7 +825,7 @@ def test_gpus_are_listed_with_their_sources(built):
         (":hide: gpus", "gpu"),
         (":batch: 2000", "from 1 to 1024"),
         (":recompute: ful", "full"),
-        (":dropout: maybe", "one of no, yes"),
+        (":dropout: maybe", "one of yes, no"),
     ],
 )
 def test_a_chapter_with_a_wrong_option_does_not_build(built, option, accepted):
