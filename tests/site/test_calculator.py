@@ -798,6 +798,8 @@ def test_a_chapter_places_one_for_a_step(built):
         cell.text for cell in page.find("zero-calculator").select("tbody tr")[0].find_all("td")
     ]
     assert f"{peak(asked.setup).total / 1e9:,.2f}" in cells
+    # What tensor parallelism cuts is nearly all of it: 16 bytes a parameter on two ranks.
+    assert float(cells[3]) == pytest.approx(8 * asked.parameters / 1e9, rel=1e-3)
 
 
 def test_gpus_are_listed_with_their_sources(built):
