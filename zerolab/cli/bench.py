@@ -38,12 +38,13 @@ def run(arguments: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.progress import Progress
 
-    from zerolab.training.bench import BARS, SHAPE, bench
+    from zerolab.training.bench import BARS, bench
     from zerolab.training.engines import installed, require
+    from zerolab.training.gpt import GPT_34M
 
     for count in tokens:
-        if count % SHAPE.context:
-            raise InputError("--tokens", count, f"a multiple of the context of {SHAPE.context}")
+        if count % GPT_34M.context:
+            raise InputError("--tokens", count, f"a multiple of the context of {GPT_34M.context}")
     if arguments.pairs is None:
         pairs = [pair for pair in BARS if all(map(installed, pair))]
     else:
@@ -63,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     from zerolab.teaching.tables import bench_notes, bench_table
 
     left_out = [pair for pair in BARS if arguments.pairs is None and pair not in pairs]
-    heading = f"A GPT of {SHAPE.parameters:,} parameters, fp32: ours over the peer"
+    heading = f"A GPT of {GPT_34M.parameters:,} parameters, fp32: ours over the peer"
     return print_parts(heading, bench_table(found), bench_notes(found, left_out))
 
 

@@ -28,13 +28,9 @@ from zerolab.runtime.launch import die_with_parent
 from zerolab.runtime.wire import own_loopback
 from zerolab.runtime.world import World
 from zerolab.training.engines import SAME_BATCH, engine
-from zerolab.training.gpt import GPT, GPTShape
+from zerolab.training.gpt import GPT, GPT_34M, GPTShape
 from zerolab.training.measure import traffic
 
-# 33.7 million parameters. Untied, so that embedding and head are units of their own: a vocabulary
-# that is used at both ends of the model stays whole in between, whatever the strategy, and its
-# quarter of the parameters would be most of every peak.
-SHAPE = GPTShape(vocabulary=8192, context=128, layers=8, heads=8, width=512)
 WARM_UP = 2  # steps: the first makes the optimizer's state, and learns the order of units
 STEPS = 5  # timed
 ROUNDS = 3
@@ -77,7 +73,7 @@ class Setup:
     engine: str
     ranks: int
     tokens: int
-    shape: GPTShape = SHAPE
+    shape: GPTShape = GPT_34M
     steps: int = STEPS
 
     def batch(self, rank: int) -> tuple[Tensor, Tensor]:
@@ -117,7 +113,7 @@ def bench(
     ranks: Sequence[int],
     tokens: Sequence[int],
     rounds: int = ROUNDS,
-    shape: GPTShape = SHAPE,
+    shape: GPTShape = GPT_34M,
     steps: int = STEPS,
     on_measurement: Callable[[], None] = lambda: None,
 ) -> Iterator[Row]:
