@@ -8,6 +8,8 @@ import torch
 from reference import difference
 from torch import nn
 
+from zerolab.accounting.activations import Batch, Keeping
+from zerolab.accounting.traffic import tensor_parallel_traffic
 from zerolab.training.gpt import GPT, GPTShape
 
 # Heads, width and vocabulary that 2, 3 and 4 divide.
@@ -20,17 +22,45 @@ def tokens_of(step: int, size: int = 4) -> tuple:
     return tokens[:, :-1], tokens[:, 1:]
 
 
-def train_alone(steps: int = 10, clip: float | None = None) -> dict:
+def train_alone(clip: float | None = None) -> tuple[dict, dict, list[float], list[float]]:
+    """Parameters after ten steps, the first step's gradients, all losses, all norms."""
     torch.manual_seed(0)
     model = GPT(SHAPE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    for step in range(steps):
-        model(*tokens_of(step)).backward()
-        if clip is not None:
-            nn.utils.clip_grad_norm_(model.parameters(), clip)
+    gradients: dict = {}
+    losses, norms = [], []
+    for step in range(10):
+        loss = model(*tokens_of(step))
+        loss.backward()
+        losses.append(loss.item())
+        named = model.named_parameters()
+        gradients = gradients or {name: parameter.grad.clone() for name, parameter in named}
+        norms.append(nn.utils.clip_grad_norm_(model.parameters(), clip or 1e9).item())
         optimizer.step()
         optimizer.zero_grad()
-    return model.state_dict()
+    return model.state_dict(), gradients, losses, norms
+
+
+def forward_and_backward(rank: int, sequence_parallel: bool) -> tuple[float, dict]:
+    """The loss, and whole gradients by name."""
+    from zerolab.parallel import TensorParallel
+    from zerolab.parallel.tensor_parallel import whole_tensor
+
+    torch.manual_seed(rank)  # rank 0's parameters count
+    model = TensorParallel(GPT(SHAPE), sequence_parallel=sequence_parallel)
+    loss = model(*tokens_of(0))
+    loss.backward()
+    named = model.module.named_parameters()
+    return loss.item(), {name: whole_tensor(p, p.grad, name) for name, p in named}
+
+
+@pytest.mark.parametrize("sequence_parallel", [False, True])
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_forward_and_gradients_equal_one_process(world_of, ranks, sequence_parallel):
+    _, expected, losses, _ = train_alone()
+    for loss, gradients in world_of(ranks).run(forward_and_backward, sequence_parallel):
+        assert loss == pytest.approx(losses[0], abs=1e-5)
+        assert difference(gradients, expected) <= 1e-5
 
 
 def train(rank: int, sequence_parallel: bool, clip: float | None = None, tied: bool = False):
@@ -38,6 +68,7 @@ def train(rank: int, sequence_parallel: bool, clip: float | None = None, tied: b
     from zerolab.runtime.ledger import ledger
 
     torch.manual_seed(rank)
+    norm = 0.0
     model = TensorParallel(GPT(replace(SHAPE, tied=tied)), sequence_parallel=sequence_parallel)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for step in range(10):
@@ -45,32 +76,33 @@ def train(rank: int, sequence_parallel: bool, clip: float | None = None, tied: b
         model(*tokens_of(step)).backward()
         events = [(e.operation, e.label, e.bytes) for e in ledger.events]
         if clip is not None:
-            model.clip_grad_norm_(clip)
+            norm = model.clip_grad_norm_(clip)
         optimizer.step()
         optimizer.zero_grad()
     if tied:
         assert model.module.head.weight is model.module.token_embedding.weight
-    return model.full_state_dict(), events, sum(p.numel() for p in model.parameters())
+    return model.full_state_dict(), events, sum(p.numel() for p in model.parameters()), norm
 
 
 @pytest.mark.parametrize("sequence_parallel", [False, True])
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_parameters_equal_one_process(world_of, ranks, sequence_parallel):
-    expected = train_alone()
+    expected, *_ = train_alone()
     for parameters, *_ in world_of(ranks).run(train, sequence_parallel):
         assert difference(parameters, expected) <= 1e-5
 
 
 @pytest.mark.parametrize("sequence_parallel", [False, True])
 def test_clipping_counts_what_every_rank_holds_once(world_of, sequence_parallel):
-    expected = train_alone(clip=0.05)
-    for parameters, *_ in world_of(2).run(train, sequence_parallel, 0.05):
+    expected, _, _, norms = train_alone(clip=0.05)
+    for parameters, _, _, norm in world_of(2).run(train, sequence_parallel, 0.05):
         assert difference(parameters, expected) <= 1e-5
+        assert norm == pytest.approx(norms[-1], rel=1e-3)
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_each_layer_waits_for_four_all_reduces(world_of, ranks):
-    _, events, _ = world_of(ranks).run(train, False)[0]
+    _, events, *_ = world_of(ranks).run(train, False)[0]
     activation = 4 * 12 * SHAPE.width * 4  # bytes of batch x sequence x width
     one = 2 * (ranks - 1) * activation // ranks
     by_label = Counter(label for operation, label, _ in events if operation == "all-reduce")
@@ -87,18 +119,22 @@ def test_each_layer_waits_for_four_all_reduces(world_of, ranks):
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_sequence_parallelism_sends_the_same_bytes(world_of, ranks):
-    _, plain, _ = world_of(ranks).run(train, False)[0]
-    _, cut, _ = world_of(ranks).run(train, True)[0]
+    _, plain, *_ = world_of(ranks).run(train, False)[0]
+    _, cut, *_ = world_of(ranks).run(train, True)[0]
     in_layers = [e for e in cut if e[1].startswith("blocks") and not e[1].endswith("gradient")]
     operations = Counter(operation for operation, *_ in in_layers)
     assert operations == {"all-gather": 4 * SHAPE.layers, "reduce-scatter": 4 * SHAPE.layers}
     same = sum(size for _, label, size in plain if label.startswith("blocks"))
     assert sum(size for *_, size in in_layers) == same
+    batch = Batch(size=4, sequence=12, element=4, tensor_parallel=ranks, sequence_parallel=True)
+    # Norms and summed biases see a rank's tokens only, so that their gradients are summed as well.
+    activations = sum(size for _, label, size in cut if not label.endswith("gradient"))
+    assert activations == tensor_parallel_traffic(SHAPE.on_paper, batch, Keeping()).bytes
 
 
 def test_parameters_are_shared_out(world_of):
-    _, _, whole = world_of(1).run(train, False)[0]
-    _, _, half = world_of(2).run(train, False)[0]
+    _, _, whole, _ = world_of(1).run(train, False)[0]
+    _, _, half, _ = world_of(2).run(train, False)[0]
     kept = SHAPE.context * SHAPE.width + SHAPE.layers * 6 * SHAPE.width + 2 * SHAPE.width
     assert half == (whole - kept) // 2 + kept  # positions, norms and summed biases are on all
 
@@ -160,11 +196,10 @@ def on_a_mesh(rank: int, strategy: str, clip: float | None) -> tuple[dict, float
 @pytest.mark.parametrize("clip", [None, 0.05])
 @pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero2", "zero3"])
 def test_zero_and_tensor_parallelism_together(world_of, strategy, clip):
-    expected = train_alone(clip=clip)
-    results = world_of(4).run(on_a_mesh, strategy, clip)
-    for parameters, norm in results:
+    expected, _, _, norms = train_alone(clip=clip)
+    for parameters, norm in world_of(4).run(on_a_mesh, strategy, clip):
         assert difference(parameters, expected) <= 1e-5
-        assert norm == pytest.approx(results[0][1], rel=1e-6)
+        assert clip is None or norm == pytest.approx(norms[-1], rel=1e-3)  # counted once
 
 
 def masks(rank: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -199,13 +234,95 @@ def test_dropout_differs_where_split_and_agrees_where_whole(world_of):
     assert 0.2 < (inner0 == 0).float().mean() < 0.8
 
 
+def gradients_with_dropout(rank: int, recompute: bool) -> dict:
+    from torch.utils.checkpoint import checkpoint
+
+    from zerolab.parallel import TensorParallel
+
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.5), nn.Linear(16, 8), nn.Dropout(0.5))
+    model = TensorParallel(net, plan={"0": "column", "2": "row"})
+    x = torch.randn(4, 8)
+    y = checkpoint(model, x, use_reentrant=False) if recompute else model(x)
+    y.square().sum().backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+def test_recomputation_drops_the_same_again(world_of):
+    once, again = (world_of(2).run(gradients_with_dropout, flag) for flag in (False, True))
+    for kept, recomputed in zip(once, again, strict=True):
+        assert difference(kept, recomputed) == 0
+    assert difference(once[0], once[1]) > 0
+
+
+class Loss(nn.Module):
+    """Words in, and the loss of guessing them again: with targets that do not count, and a word
+    that learns nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(12, 4, padding_idx=7)
+        self.head = nn.Linear(4, 12)
+        self.loss = nn.CrossEntropyLoss(ignore_index=5)
+
+    def forward(self, tokens, targets):
+        return self.loss(self.head(self.words(tokens)), targets)
+
+
+def loss_and_gradients(rank: int, split: bool) -> dict:
+    from zerolab.parallel import TensorParallel
+    from zerolab.parallel.tensor_parallel import whole_tensor
+
+    torch.manual_seed(0)
+    model = net = Loss()
+    if split:
+        plan = {"words": "vocabulary", "head": "column", "loss": "cross_entropy"}
+        model = TensorParallel(net, plan=plan)
+    tokens, targets = torch.arange(12).roll(3), torch.arange(12) % 6
+    loss = model(tokens, targets)
+    loss.backward()
+    named = net.named_parameters()
+    return {"loss": loss.detach()} | {n: whole_tensor(p, p.grad, n) for n, p in named}
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ignored_targets_and_padding_words_count_for_nothing(world_of, ranks):
+    expected = loss_and_gradients(0, False)
+    assert expected["words.weight"][7].eq(0).all()
+    for found in world_of(ranks).run(loss_and_gradients, True):
+        assert difference(found, expected) <= 1e-6
+
+
 def wrong(rank: int, case: str) -> None:
     from zerolab.parallel import TensorParallel
 
     if case == "heads":
         TensorParallel(GPT(GPTShape(vocabulary=60, layers=1, heads=4, width=48)))
+    elif case == "grouped":
+        TensorParallel(hugging_face("llama grouped"))
+    elif case == "vocabulary":
+        TensorParallel(GPT(GPTShape(vocabulary=61, layers=1, heads=3, width=48)))
     elif case == "width":
         TensorParallel(nn.Sequential(nn.Linear(4, 4)), plan={"0": "column"})
+    elif case == "row":
+        TensorParallel(nn.Sequential(nn.Linear(4, 4)), plan={"0": "row"})
+    elif case == "layer":
+        TensorParallel(nn.Sequential(nn.ReLU()), plan={"0": "row"})
+    elif case == "embedding":
+        TensorParallel(nn.Sequential(nn.Linear(4, 6)), plan={"0": "vocabulary"})
+    elif case == "renormed":
+        TensorParallel(nn.Sequential(nn.Embedding(6, 4, max_norm=1.0)), plan={"0": "vocabulary"})
+    elif case == "loss":
+        net = nn.Sequential(nn.CrossEntropyLoss(label_smoothing=0.1))
+        TensorParallel(net, plan={"0": "cross_entropy"})
+    elif case == "number":
+        net = nn.Sequential(nn.Linear(4, 6))
+        TensorParallel(net, plan={"0.in_features": "divide"})
+    elif case == "optimizer":
+        net = nn.Sequential(nn.Linear(4, 6))
+        optimizer = torch.optim.SGD(net.parameters())
+        TensorParallel(net, plan={"0": "column"})
+        optimizer.step()
     elif case == "kind":
         TensorParallel(nn.Sequential(nn.Linear(4, 6)), plan={"0": "colum"})
     elif case == "name":
@@ -223,7 +340,16 @@ def wrong(rank: int, case: str) -> None:
     ("case", "message"),
     [
         ("heads", "blocks.0.attention.qkv has 4 heads, which do not divide into 3 ranks"),
+        ("grouped", "self_attn.k_proj has 4 heads, which do not divide into 3 ranks"),
+        ("vocabulary", "token_embedding.weight is 61 wide, which does not divide into 3 ranks"),
         ("width", "0.weight is 4 wide, which does not divide into 3 ranks"),
+        ("row", "0.weight is 4 wide, which does not divide into 3 ranks"),
+        ("layer", "0 is a ReLU, and the plan's 'row' needs a linear layer"),
+        ("embedding", "0 is a Linear, and the plan's 'vocabulary' needs an nn.Embedding"),
+        ("renormed", "0 is built with max_norm, scale_grad_by_freq or sparse"),
+        ("loss", "0 has weights, label smoothing or another reduction than the mean"),
+        ("number", "0.in_features is 4, and the plan's 'divide' needs a whole number"),
+        ("optimizer", r"SGD was built on .* tensor parallelism has cut since \('0'\)"),
         ("kind", r"plan\['0'\]: got 'colum'; accepted is one of column,"),
         ("name", r"plan\['mlp.\*'\] names no part of Sequential"),
         ("model", "there is no plan for Linear, only for GPT"),
@@ -234,6 +360,13 @@ def wrong(rank: int, case: str) -> None:
 def test_wrong_input_is_told_in_a_sentence(world_of, case, message):
     with pytest.raises(Exception, match=message):
         world_of(3).run(wrong, case)
+
+
+def test_without_a_process_group_it_says_what_to_do():
+    from zerolab.parallel import TensorParallel
+
+    with pytest.raises(RuntimeError, match="TensorParallel needs a process group: run it inside"):
+        TensorParallel(GPT(SHAPE))
 
 
 # -- other people's models, and other people's tensor parallelism --------------------------------
@@ -254,6 +387,7 @@ def hugging_face(name: str) -> nn.Module:
         vocab_size=60, hidden_size=48, intermediate_size=96, num_hidden_layers=2,
         num_attention_heads=12, num_key_value_heads=4 if name == "llama grouped" else 12,
         max_position_embeddings=12, tie_word_embeddings=name == "llama tied",
+        pad_token_id=7 if name == "llama padded" else None,
     )  # fmt: skip
     return LlamaForCausalLM(config)
 
@@ -275,8 +409,9 @@ def train_hugging_face(rank: int, name: str, split: bool) -> dict:
 
 @pytest.mark.parametrize(
     ("name", "ranks"),
-    [("gpt2", 2), ("gpt2", 3), ("llama", 2), ("llama", 3), ("llama grouped", 4), ("llama tied", 2)],
-)
+    [("gpt2", 2), ("gpt2", 3), ("gpt2", 4), ("llama", 2), ("llama", 3), ("llama grouped", 4),
+     ("llama tied", 2), ("llama padded", 2)],
+)  # fmt: skip
 def test_models_of_transformers(world_of, name, ranks):
     expected = train_hugging_face(0, name, False)
     for parameters in world_of(ranks).run(train_hugging_face, name, True):

@@ -44,7 +44,7 @@ class Cut:
     def whole(self, own: Tensor, name: str) -> Tensor:
         """The whole tensor, on every rank. The ranks' shares arrive one after the other, so that
         beyond the whole there is never more than one of them."""
-        shape = self.whole_shape(own.shape)
+        shape, own = self.whole_shape(own.shape), own.contiguous()
         whole, size = own.new_empty(shape), shape[self.dimension]
         arriving = torch.empty_like(own)
         for rank in range(self.ranks.count):

@@ -1,4 +1,4 @@
-"""An optimizer that was built on a module's parameters before the module was sharded.
+"""An optimizer that was built on a module's parameters before the module was sharded or cut.
 
 Its step would change nothing, silently: the gradients are elsewhere. Every optimizer's step is
 looked at before it is made.
@@ -17,6 +17,12 @@ def _refuse_replaced_parameters(optimizer: torch.optim.Optimizer, *_) -> None:
                     f"{type(optimizer).__name__} was built on the parameters of a module that is "
                     f"sharded (unit {parameter.sharded_as[1]!r}), so its step would change "
                     "nothing: build ShardedAdam or ShardedOptimizer on the wrapped model"
+                )
+            if hasattr(parameter, "cut_as"):
+                raise RuntimeError(
+                    f"{type(optimizer).__name__} was built on the parameters of a module that "
+                    f"tensor parallelism has cut since ({parameter.cut_as!r}), so its step would "
+                    "change nothing: build it on the TensorParallel module"
                 )
 
 

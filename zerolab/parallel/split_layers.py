@@ -77,33 +77,44 @@ class VocabularyParallelEmbedding(nn.Module):
         super().__init__()
         self.ranks, self.name = ranks, name
         self.weight = cut_parameter(layer.weight, Cut(ranks, 0), f"{name}.weight")
+        self.padding = layer.padding_idx  # the word that learns nothing
 
     def forward(self, tokens: Tensor) -> Tensor:
         words = self.weight.shape[0]
-        local = tokens - self.ranks.rank * words
+        first = self.ranks.rank * words
+        local = tokens - first
         elsewhere = (local < 0) | (local >= words)
-        rows = F.embedding(local.masked_fill(elsewhere, 0), self.weight)
+        padding = None
+        if self.padding is not None and 0 <= self.padding - first < words:
+            padding = self.padding - first
+        rows = F.embedding(local.masked_fill(elsewhere, 0), self.weight, padding)
         return leave(rows.masked_fill(elsewhere.unsqueeze(-1), 0.0), self.ranks, self.name)
 
 
 class VocabularyParallelCrossEntropy(nn.Module):
-    """Mean cross-entropy of logits (..., V/N), of which each rank has its words'.
+    """Mean cross-entropy of logits (..., V/N), of which each rank has its words'. Targets equal to
+    the loss's `ignore_index`, torch's -100 where it has none, do not count.
 
     Instead of the logits, two numbers a token are gathered: the log of a rank's sum of
     exponentials, and the target's logit where the rank holds it.
     """
 
-    def __init__(self, ranks: Ranks, name: str) -> None:
+    def __init__(self, loss: nn.Module, ranks: Ranks, name: str) -> None:
         super().__init__()
         self.ranks, self.name = ranks, name
+        self.ignored = getattr(loss, "ignore_index", -100)
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
-        return _CrossEntropy.apply(logits.flatten(0, -2), targets.flatten(), self.ranks, self.name)
+        return _CrossEntropy.apply(
+            logits.flatten(0, -2), targets.flatten(), self.ignored, self.ranks, self.name
+        )
 
 
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, logits: Tensor, targets: Tensor, ranks: Ranks, label: str) -> Tensor:
+    def forward(
+        ctx, logits: Tensor, targets: Tensor, ignored: int, ranks: Ranks, label: str
+    ) -> Tensor:
         tokens, words = logits.shape
         local = targets - ranks.rank * words
         here = (local >= 0) & (local < words)
@@ -114,13 +125,17 @@ class _CrossEntropy(torch.autograd.Function):
         own[1] = logits.gather(-1, local.unsqueeze(-1)).squeeze(-1).masked_fill(~here, 0.0)
         all_gather(numbers.view(-1), label, ranks.group).wait()
         log_sum = numbers[:, 0].logsumexp(0)  # over all words
-        ctx.save_for_backward(logits, log_sum, local, here)
-        return (log_sum - numbers[:, 1].sum(0)).mean()
+        ctx.save_for_backward(logits, log_sum, local, here, targets)
+        ctx.ignored, counted = ignored, targets != ignored
+        losses = log_sum - numbers[:, 1].sum(0)
+        return losses.masked_fill_(~counted, 0.0).sum() / counted.sum()
 
     @staticmethod
     def backward(ctx, gradient: Tensor):
-        logits, log_sum, local, here = ctx.saved_tensors
+        logits, log_sum, local, here, targets = ctx.saved_tensors
+        counted = targets != ctx.ignored
         # softmax minus one at the target, this rank's words of it
         result = (logits - log_sum.unsqueeze(-1)).exp_()
         result.scatter_add_(-1, local.unsqueeze(-1), -here.to(result.dtype).unsqueeze(-1))
-        return result.mul_(gradient / len(local)).to(logits.dtype), None, None, None
+        result.mul_(counted.unsqueeze(-1) * (gradient / counted.sum()))
+        return result.to(logits.dtype), None, None, None, None

@@ -25,13 +25,14 @@ A plan says which module is what, by name, `*` standing for any part of it:
 
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+import zerolab.parallel.replaced  # noqa: F401 - looks at every optimizer from here on
 from zerolab.accounting.errors import unknown_name
+from zerolab.parallel.fitting import check_fits
 from zerolab.parallel.regions import Ranks, enter, own_tokens, summed
 from zerolab.parallel.split_layers import (
     ColumnParallelLinear,
@@ -85,7 +86,8 @@ class TensorParallel(nn.Module):
     sequence_parallel: cut the activations between layers along the sequence: the same bytes on the
         wire, and 1/N of those activations.
 
-    Every rank needs the same batch. Train it with any torch optimizer, or wrap it once more, as in
+    Every rank needs the same batch, and where there is dropout the same seed. Train it with any
+    torch optimizer, or wrap it once more, as in
     `Zero3(TensorParallel(module, group=tensor_group), group=data_group)`.
     """
 
@@ -97,6 +99,11 @@ class TensorParallel(nn.Module):
         sequence_parallel: bool = False,
     ) -> None:
         super().__init__()
+        if not dist.is_initialized():
+            raise RuntimeError(
+                "TensorParallel needs a process group: run it inside World(...).run, under "
+                "torchrun, or after torch.distributed.init_process_group"
+            )
         self.ranks = Ranks(group, sequence_parallel)
         plan = _plan_for(module) if plan is None else plan
         if sequence_parallel and "own_tokens" not in plan.values():
@@ -152,6 +159,7 @@ class TensorParallel(nn.Module):
         parent = self.module.get_submodule(name.rpartition(".")[0])
         child = name.rpartition(".")[2]
         layer = getattr(parent, child)
+        check_fits(kind, layer, parent, name, self.ranks)
         if kind == "divide":
             setattr(parent, child, layer // self.ranks.count)
         elif kind == "enter":
@@ -162,12 +170,12 @@ class TensorParallel(nn.Module):
             if self.ranks.sequence_parallel:
                 layer.register_forward_hook(lambda *call: own_tokens(call[-1], self.ranks))
         else:
-            if kind.startswith("column"):
-                _check_heads(parent, layer, name, kind, self.ranks)
             new = _KINDS[kind](layer, self.ranks, name, inside_enter)
             for own_name, own in new.named_parameters():  # tied parameters stay tied
                 whole = getattr(layer, own_name)
                 setattr(new, own_name, made.setdefault(whole, own))
+                if made[whole] is not whole:  # a summed bias stays as it is
+                    whole.cut_as = name
             setattr(parent, child, new)
 
     def _enter(self, name: str, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
@@ -212,7 +220,7 @@ _KINDS = {
     ),
     "row": lambda layer, ranks, name, _: RowParallelLinear(layer, ranks, name),
     "vocabulary": lambda layer, ranks, name, _: VocabularyParallelEmbedding(layer, ranks, name),
-    "cross_entropy": lambda _, ranks, name, __: VocabularyParallelCrossEntropy(ranks, name),
+    "cross_entropy": lambda loss, ranks, name, _: VocabularyParallelCrossEntropy(loss, ranks, name),
 }
 KINDS = (*_KINDS, "enter", "own_tokens", "divide")
 
@@ -241,22 +249,6 @@ def _matches(module: nn.Module, plan: Plan) -> Iterator[tuple[str, str]]:
         if not found:
             raise ValueError(f"plan[{pattern!r}] names no part of {type(module).__name__}")
         yield from ((name, kind) for name in found)
-
-
-def _check_heads(parent: nn.Module, layer: Any, name: str, kind: str, ranks: Ranks) -> None:
-    """A rank has whole heads: queries and their keys and values must not be torn apart."""
-    width = getattr(parent, "head_width", getattr(parent, "head_dim", None))
-    if width is None:
-        return
-    parts = 3 if kind == "column_fused3" else 1
-    # transformers' Conv1D keeps its weight transposed
-    features = layer.weight.shape[0 if isinstance(layer, nn.Linear) else 1]
-    heads = features // parts // width
-    if heads % ranks.count:
-        raise ValueError(
-            f"{name} has {heads} heads, which do not divide into {ranks.count} ranks: "
-            "choose a number of ranks that divides them"
-        )
 
 
 def _has_enter_above(name: str, kinds: dict[str, str]) -> bool:
