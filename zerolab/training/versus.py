@@ -272,7 +272,7 @@ def _watching(model: nn.Module, meter: memory.MemoryMeter):
         seen.inside = 0
 
     def look(layer: nn.Module, _, output: Tensor) -> None:
-        seen.weight = tuple(layer.weight.shape)  # type: ignore[union-attr, arg-type]
+        seen.weight = tuple(layer.weight.shape)  # type: ignore[arg-type]
         seen.product = _tokens_and_features(output)
 
     def look_between(_, __, output: Tensor) -> None:
