@@ -90,8 +90,8 @@ class Strategy(nn.Module):
         self._uses: Counter[FlatUnit] = Counter()  # forwards whose backward is still to come
         self._holders: Counter[FlatUnit] = Counter()  # stages that compute with it now
         self._owed: set[FlatUnit] = set()  # to be reduced before backward ends
-        gradients_stay_whole = self.sharding.gradients == "whole"
-        self._reductions = Reductions(self.reduce, self.reduced, gradients_stay_whole, overlap)
+        at_once = (1 if self.sharding.gradients == "shard" else 2) if overlap else 0
+        self._reductions = Reductions(self.reduce, self.reduced, at_once)
         self._schedule = Schedule()
         self._synced_buffers = Buffers(self.module, group)
         self.units, stages = lay_out(self.module, units, self._make_unit)
@@ -255,8 +255,7 @@ class Strategy(nn.Module):
         self._replay(None)
         self._release_all()
         for unit in reversed(self.units):
-            missed = unit.has_unreduced_gradient and unit not in self._reductions
-            if missed or unit in self._owed:
+            if unit in self._owed or unit.has_unreduced_gradient:
                 self._start_reduction(unit)
         self._reductions.finish()
         self._uses.clear()
@@ -358,7 +357,6 @@ class Strategy(nn.Module):
             # Whole parameters may be used outside of their module as well, earlier than inside it.
             self._reductions.finish()
         unit.accumulate(index)
-        self._reductions.go_on()
 
     def _start_reduction(self, unit: FlatUnit) -> None:
         self._owed.discard(unit)

@@ -45,11 +45,6 @@ class Work:
     def __init__(self, future: "Future[None] | None" = None) -> None:
         self._future = future
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether `wait` would return at once."""
-        return self._future is None or self._future.done()
-
     def wait(self) -> None:
         """Return when the collective is complete; raise what it raised."""
         if self._future is not None:
