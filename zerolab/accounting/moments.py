@@ -174,7 +174,10 @@ class _Run:
         return self.gathered(sum(next_ones[: self.setup.prefetch]))
 
     def being_reduced(self, unit: int) -> int:
-        """Whole gradients of the unit before, while they are reduced into shards."""
+        """Whole gradients of the unit before, while they are reduced into shards.
+
+        Where gradients stay whole, a ring still needs memory for a chunk or two: it is left out.
+        """
         return self.policy.gradient * unit if self.sharding.gradients == "shard" else 0
 
     def update_copies(self) -> int:
