@@ -235,7 +235,9 @@ class GpusDirective(Directive):
         names = ("GPU", "MiB", "GB", "GiB", "source")
         head = "".join(f'<th scope="col">{name}</th>' for name in names)
         table = f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody>"
-        return [nodes.raw("", f'<table class="table">{table}</table>', format="html")]
+        # As the theme wraps its own tables: a wide one scrolls by itself, by keyboard too.
+        container = '<div class="pst-scrollable-table-container"><table class="table">'
+        return [nodes.raw("", f"{container}{table}</table></div>", format="html")]
 
 
 def visit_html(self, node):
