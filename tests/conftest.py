@@ -1,10 +1,15 @@
 """What every test may use."""
 
+import signal
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from zerolab import World
+
+# A shell starts background jobs, and so all their children, with interrupts ignored: tests that
+# interrupt somebody would wait for good.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

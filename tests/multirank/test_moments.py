@@ -9,23 +9,12 @@ from zerolab import MemoryMeter, ShardedAdam
 from zerolab.accounting import STRATEGIES
 from zerolab.accounting.activations import INDEX, Batch
 from zerolab.accounting.memory import STEP_COUNTER
-from zerolab.accounting.models import Shape
 from zerolab.accounting.moments import Setup, moments, peak
 from zerolab.parallel import STRATEGIES as CLASSES
 from zerolab.training.gpt import GPT, GPTShape
 
 GPT_SHAPE = GPTShape(layers=4, width=64, heads=4, vocabulary=256, context=64)
-SHAPE = Shape(
-    layers=4,
-    hidden=64,
-    heads=4,
-    feed_forward=256,
-    vocabulary=256,
-    positions=64,
-    query_key_value_bias=True,
-    attention_output_bias=True,
-    feed_forward_bias=True,
-)
+SHAPE = GPT_SHAPE.on_paper
 
 
 def peaks_of_a_step(rank, strategy, size, sequence, overlap=True):

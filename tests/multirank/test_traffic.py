@@ -5,24 +5,13 @@ import torch
 
 from zerolab.accounting import STRATEGIES
 from zerolab.accounting.activations import Batch, Keeping
-from zerolab.accounting.models import Shape
 from zerolab.accounting.moments import Setup
 from zerolab.accounting.traffic import Traffic, setup_traffic, tensor_parallel_traffic
 from zerolab.training.gpt import GPT, GPTShape
 from zerolab.training.versus import compare
 
 GPT_SHAPE = GPTShape(vocabulary=64, context=32, layers=2, heads=4, width=32)
-SHAPE = Shape(
-    layers=2,
-    hidden=32,
-    heads=4,
-    feed_forward=128,
-    vocabulary=64,
-    positions=32,
-    query_key_value_bias=True,
-    attention_output_bias=True,
-    feed_forward_bias=True,
-)
+SHAPE = GPT_SHAPE.on_paper
 
 
 @pytest.mark.parametrize(("ranks", "tokens"), [(2, 64), (4, 256)])

@@ -1,5 +1,6 @@
 """The built site, served on loopback, and a browser with a fresh profile to look at it with."""
 
+import io
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,8 @@ import pytest
 import system_tools
 from bs4 import BeautifulSoup
 from playwright.sync_api import Browser, Page, sync_playwright
-from sitemap import ROOT, SITE
+from sitemap import BOOK, ROOT, SITE
+from sphinx.application import Sphinx
 
 CHROMIUM_FLAGS = [
     "--no-sandbox",
@@ -118,3 +120,23 @@ def visit(browser: Browser, origins: dict[str, str]):
             context.close()
 
     return opened
+
+
+@pytest.fixture
+def small_book(tmp_path):
+    """`small_book(extension, directive, options)`: the HTML and the warnings of a book of one
+    chapter, which is that directive of one of the book's own extensions."""
+
+    def build(extension: str, directive: str, options: str) -> tuple[BeautifulSoup, str]:
+        (tmp_path / "conf.py").write_text(
+            f"import sys\nsys.path.insert(0, {str(BOOK / 'extensions')!r})\n"
+            f"extensions = ['myst_parser', {extension!r}]\n"
+        )
+        (tmp_path / "index.md").write_text(f"# A chapter\n\n```{{{directive}}}\n{options}\n```\n")
+        warnings = io.StringIO()
+        folders = (tmp_path, tmp_path, tmp_path / "out", tmp_path / "doctrees")
+        Sphinx(*folders, "html", status=None, warning=warnings).build()
+        page = (tmp_path / "out" / "index.html").read_text()
+        return BeautifulSoup(page, "html.parser"), warnings.getvalue()
+
+    return build

@@ -1,19 +1,17 @@
 """The calculator in a real browser, held to zerolab.accounting and to a reader without a mouse."""
 
 import importlib.util
-import io
 import json
 import random
 import re
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import product
 
 import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from bs4 import BeautifulSoup
 from sitemap import BOOK, SITE
-from sphinx.application import Sphinx
 
 from zerolab.accounting import (
     GPUS,
@@ -760,22 +758,9 @@ def test_a_table_stands_in_where_scripts_are_off(browser, origins):
 
 
 @pytest.fixture
-def built(tmp_path):
+def built(small_book):
     """`built(options)`: the HTML and the warnings of a small book with one calculator."""
-
-    def build(options: str) -> tuple[BeautifulSoup, str]:
-        (tmp_path / "conf.py").write_text(
-            f"import sys\nsys.path.insert(0, {str(BOOK / 'extensions')!r})\n"
-            "extensions = ['myst_parser', 'calculator']\n"
-        )
-        (tmp_path / "index.md").write_text(f"# A chapter\n\n```{{calculator}}\n{options}\n```\n")
-        warnings = io.StringIO()
-        folders = (tmp_path, tmp_path, tmp_path / "out", tmp_path / "doctrees")
-        Sphinx(*folders, "html", status=None, warning=warnings).build()
-        page = (tmp_path / "out" / "index.html").read_text()
-        return BeautifulSoup(page, "html.parser"), warnings.getvalue()
-
-    return build
+    return partial(small_book, "calculator", "calculator")
 
 
 def test_a_chapter_places_a_reduced_one(built):

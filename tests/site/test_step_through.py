@@ -1,17 +1,15 @@
 """The step-through: keyboard, scrubber, predictions, text equivalent, both themes, no scripts."""
 
-import io
 import json
 import re
 import shutil
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from bs4 import BeautifulSoup
 from sitemap import BOOK
-from sphinx.application import Sphinx
 
 from zerolab.accounting import decimal_bytes
 from zerolab.teaching.frame_check import expect
@@ -363,22 +361,9 @@ def test_is_small_and_only_where_it_is_used(site):
 
 
 @pytest.fixture
-def built(tmp_path):
+def built(small_book):
     """`built(options)`: the HTML and the warnings of a small book with one step-through."""
-
-    def build(options: str) -> tuple[BeautifulSoup, str]:
-        (tmp_path / "conf.py").write_text(
-            f"import sys\nsys.path.insert(0, {str(BOOK / 'extensions')!r})\n"
-            "extensions = ['myst_parser', 'step_through']\n"
-        )
-        (tmp_path / "index.md").write_text(f"# A chapter\n\n```{{step-through}}\n{options}\n```\n")
-        warnings = io.StringIO()
-        folders = (tmp_path, tmp_path, tmp_path / "out", tmp_path / "doctrees")
-        Sphinx(*folders, "html", status=None, warning=warnings).build()
-        page = (tmp_path / "out" / "index.html").read_text()
-        return BeautifulSoup(page, "html.parser"), warnings.getvalue()
-
-    return build
+    return partial(small_book, "step_through", "step-through")
 
 
 def test_a_chapter_places_one_strategy(built):

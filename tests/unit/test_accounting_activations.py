@@ -26,7 +26,6 @@ from zerolab.accounting.activations import (
 from zerolab.accounting.catalogue import MODELS, model
 from zerolab.accounting.configs import shape_of
 from zerolab.accounting.korthikanti import layer_bytes
-from zerolab.accounting.models import Shape
 from zerolab.runtime.memory import MemoryMeter, tag
 from zerolab.runtime.saved import SavedTensors
 from zerolab.training.gpt import GPT, GPTShape
@@ -276,21 +275,6 @@ def test_real_models_at_full_size(name, keeping):
 # -- the GPT of this project, measured ---
 
 
-def as_shape(gpt):
-    return Shape(
-        layers=gpt.layers,
-        hidden=gpt.width,
-        heads=gpt.heads,
-        feed_forward=4 * gpt.width,
-        vocabulary=gpt.vocabulary,
-        positions=gpt.context,
-        query_key_value_bias=True,
-        attention_output_bias=True,
-        feed_forward_bias=True,
-        tied=gpt.tied,
-    )
-
-
 @pytest.mark.parametrize(
     "gpt",
     [
@@ -299,7 +283,7 @@ def as_shape(gpt):
     ],
 )
 def test_live_bytes_of_our_gpt_are_the_lines(gpt):
-    shape, batch = as_shape(gpt), Batch(size=3, sequence=20, element=4)
+    shape, batch = gpt.on_paper, Batch(size=3, sequence=20, element=4)
     lines = sum(activations(shape, batch, Keeping()).values())
     module = GPT(gpt)
     assert shape.parameters == sum(parameter.numel() for parameter in module.parameters())

@@ -32,8 +32,9 @@ from zerolab.runtime import trace
 from zerolab.runtime.ledger import ledger
 from zerolab.runtime.link import Delivery
 
-# Bytes of a whole tensor up to which the wait for a ring's steps costs more than their transfer.
-# Above it, many senders at once would only crowd each other's way.
+# Bytes of a whole tensor up to which the wait for a ring's steps costs more than their transfer. On
+# four ranks over loopback a direct exchange took about half a ring's time up to here, and the same
+# time at 16 MiB; on a network of machines, all senders at once would crowd the receivers.
 DIRECT = 2**20
 
 _communication = ThreadPoolExecutor(max_workers=1, thread_name_prefix="communication")
