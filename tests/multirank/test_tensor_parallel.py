@@ -204,8 +204,43 @@ def test_zero_and_tensor_parallelism_together(world_of, strategy, clip):
         assert clip is None or norm == pytest.approx(norms[-1], rel=1e-3)  # counted once
 
 
-def masks(rank: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """What dropout leaves of ones, after a column layer and after the row layer that follows."""
+def overflow(rank: int) -> tuple[bool, float]:
+    """A step by a scaler, where a gradient overflows in what only rank 1 and its like hold."""
+    import torch.distributed as dist
+
+    from zerolab import ShardedAdam
+    from zerolab.parallel import LossScaler, TensorParallel, Zero2
+
+    tensor_groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    data_groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]
+    split = TensorParallel(GPT(SHAPE), group=tensor_groups[rank // 2])
+    model = Zero2(split, group=data_groups[rank % 2])
+    model(*tokens_of(0)).backward()
+    if rank == 1:
+        cut = next(unit for unit in model.units if unit.cut is not None)
+        cut.kept_gradient[0] = torch.inf
+    scaler = LossScaler(scale=4.0)
+    return scaler.step(ShardedAdam(model)), scaler.scale
+
+
+def test_on_a_mesh_an_overflow_is_everybodys(world_of):
+    assert world_of(4).run(overflow) == [(False, 2.0)] * 4
+
+
+def test_the_norm_before_any_backward_is_zero(world_of):
+    def clip(rank: int) -> float:
+        from zerolab.parallel import TensorParallel
+
+        return TensorParallel(GPT(SHAPE)).clip_grad_norm_(1.0)
+
+    assert world_of(2).run(clip) == [0.0, 0.0]
+
+
+def masks(rank: int, failing: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """What dropout leaves of ones, after a column layer and after the row layer that follows.
+
+    failing: only after a forward that failed between the two.
+    """
     from zerolab.parallel import TensorParallel
 
     seen = {}
@@ -218,6 +253,8 @@ def masks(rank: int) -> tuple[torch.Tensor, torch.Tensor]:
 
         def forward(self, x):
             up = self.up(x)
+            if torch.isnan(x).any():
+                raise ArithmeticError("x is no number")
             seen["inner"] = self.inner(torch.ones_like(up))
             y = self.down(up * seen["inner"])
             seen["outer"] = self.outer(torch.ones_like(y))
@@ -225,12 +262,16 @@ def masks(rank: int) -> tuple[torch.Tensor, torch.Tensor]:
 
     torch.manual_seed(0)
     model = TensorParallel(Net(), plan={"up": "column", "down": "row"})
+    if failing:
+        with pytest.raises(ArithmeticError):
+            model(torch.full((4, 8), torch.nan))
     model(torch.ones(4, 8))
     return seen["inner"], seen["outer"]
 
 
-def test_dropout_differs_where_split_and_agrees_where_whole(world_of):
-    (inner0, outer0), (inner1, outer1) = world_of(2).run(masks)
+@pytest.mark.parametrize("failing", [False, True])
+def test_dropout_differs_where_split_and_agrees_where_whole(world_of, failing):
+    (inner0, outer0), (inner1, outer1) = world_of(2).run(masks, failing)
     assert torch.equal(outer0, outer1)
     assert not torch.equal(inner0, inner1)
     assert 0.2 < (inner0 == 0).float().mean() < 0.8

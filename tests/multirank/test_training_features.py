@@ -1,5 +1,6 @@
 """What training loops do beyond forward, backward and step, against one process."""
 
+import sys
 import warnings
 from contextlib import nullcontext
 
@@ -91,6 +92,27 @@ def test_an_optimizer_of_replaced_parameters_is_detected(world_of):
         world_of(2).run(step_with_an_optimizer_built_too_early)
 
 
+def wrong_groups(rank: int) -> None:
+    from zerolab import ShardedAdam
+
+    module = nn.Linear(3, 3)
+    foreign, before = nn.Linear(3, 3).weight, {"params": module.weight}
+    model = strategies()["zero1"](module)
+    with pytest.raises(ValueError, match="group 1 .* that is not the wrapped model"):
+        ShardedAdam(model, groups=[before, {"params": [foreign]}])
+    with pytest.raises(ValueError, match="group 1 .* that is in another group too"):
+        ShardedAdam(model, groups=[before, {"params": module.parameters()}])
+    optimizer = ShardedAdam(model, groups=[before])
+    with pytest.raises(RuntimeError, match="groups are made with it"):
+        optimizer.add_param_group({"params": module.bias})
+    with pytest.raises(RuntimeError, match="read from a checkpoint"):
+        optimizer.load_state_dict(optimizer.state_dict())
+
+
+def test_what_would_train_other_tensors_than_asked_is_refused(world_of):
+    world_of(2).run(wrong_groups)
+
+
 # -- precision -----------------------------------------------------------------------------------
 
 
@@ -124,23 +146,26 @@ def test_every_state_has_the_policys_dtype(world_of, ranks, precision, gradients
         assert found["masters"] == found["moments"] == {torch.float32}
 
 
-def notices(rank: int, precision: str) -> list[str]:
-    """What a rank warns of: for the first time in its process, and for the second."""
+def notices(rank: int, precision: str, strategy: str) -> list[tuple[str, bool]]:
+    """What a rank warns of when it wraps two models, and whether that points here."""
     from zerolab.parallel.precision import tell_of_fp32_arithmetic
 
     tell_of_fp32_arithmetic.cache_clear()
     with warnings.catch_warnings(record=True) as told:
         for _ in range(2):
-            strategies()["zero1"](nn.Linear(2, 2), precision=precision)
-    return [str(warning.message) for warning in told]
+            strategies()[strategy](nn.Linear(2, 2), precision=precision)
+    here = sys._getframe().f_code.co_filename
+    return [(str(warning.message), warning.filename == here) for warning in told]
 
 
-def test_a_cpu_says_once_that_it_computes_in_fp32(world_of):
-    first, second = world_of(2).run(notices, "mixed")
-    (told,) = first
+@pytest.mark.parametrize("strategy", ["zero1", "zero3"])  # of which one has a constructor more
+def test_a_cpu_says_once_that_it_computes_in_fp32(world_of, strategy):
+    first, second = world_of(2).run(notices, "mixed", strategy)
+    ((told, points_here),) = first
     assert "stores and sends 16 bits, and computes in fp32" in told
+    assert points_here
     assert second == []  # one rank speaks for all
-    assert world_of(2).run(notices, "fp32") == [[], []]
+    assert world_of(2).run(notices, "fp32", strategy) == [[], []]
 
 
 def creep(rank: int, precision: str) -> float:
@@ -261,6 +286,10 @@ class Checkpointed(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
+def _fail(_: torch.Tensor) -> None:
+    raise ArithmeticError("a gradient that nobody expected")
+
+
 def variations(rank: int, ranks: int, strategy: str, variation: str) -> dict:
     """Ten steps of a loop that does something besides; "" for `strategy` is plain torch."""
     torch.manual_seed(0)
@@ -284,6 +313,13 @@ def variations(rank: int, ranks: int, strategy: str, variation: str) -> dict:
         if variation == "a failed forward between":
             with pytest.raises(IndexError):
                 model(tokens + reference.SHAPE.vocabulary, targets)
+        if variation == "a failed backward between":
+            loss = model(tokens, targets)
+            block = module.blocks[1].mlp.up.weight.register_hook(_fail)
+            with pytest.raises(ArithmeticError):
+                loss.backward()
+            block.remove()
+            (optimizer if step % 2 else model).zero_grad()
         autocast = torch.autocast("cpu", torch.bfloat16)
         with autocast if variation == "autocast" else nullcontext():
             if variation == "two forwards":
@@ -307,6 +343,7 @@ def variations(rank: int, ranks: int, strategy: str, variation: str) -> dict:
         "reentrant checkpoint",
         "evaluation between",
         "a failed forward between",
+        "a failed backward between",
         "two forwards",
     ],
 )

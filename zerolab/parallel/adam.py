@@ -9,7 +9,7 @@ would keep 16-bit moments without a word, and small updates would be lost. A pol
 copy keeps the fp32 parameters between steps; one without makes them anew from the rounded ones.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -25,8 +25,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     model: a `DDP`, `Zero1`, `Zero2` or `Zero3`.
     optimizer_class: such as `torch.optim.SGD`; its own arguments follow by keyword.
-    groups: parameter groups as torch has them, of the wrapped module's own parameters; parameters
-        in no group are not updated. All of them in one group where None.
+    groups: parameter groups as torch has them, of the wrapped module's own parameters, each in one
+        group at most; parameters in no group are not updated. All in one group where None.
 
     `loss_scale` is what the loss was multiplied by: gradients are divided by it, in fp32.
     """
@@ -47,6 +47,8 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self.loss_scale = 1.0
         if groups is None:
             groups = [{"params": [p for unit in model.units for p in unit.parameters]}]
+        groups = [{**group, "params": _listed(group["params"])} for group in groups]
+        _check_groups(model, groups)
         self.parts: list[_Part] = []
         inner_groups = []
         for group in groups:
@@ -56,8 +58,10 @@ class ShardedOptimizer(torch.optim.Optimizer):
         # The inner optimizer's groups and state are this one's too: a scheduler sets a learning
         # rate here, and it is set there.
         self.inner = optimizer_class(inner_groups, **arguments)
+        self._is_built = False
         super().__init__(self.inner.param_groups, self.inner.defaults)
         self.state = self.inner.state
+        self._is_built = True
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -90,6 +94,22 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget all gradients and release their memory."""
         self.model.zero_grad()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refused after construction: its parameters have to be found in the units."""
+        if self._is_built:
+            raise RuntimeError(
+                "a sharded optimizer's groups are made with it: name them all in "
+                f"{type(self).__name__}(model, ..., groups=[...])"
+            )
+        super().add_param_group(param_group)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Refused: it would put other tensors in the place of those that `step` updates."""
+        raise RuntimeError(
+            "a sharded optimizer's state is read from a checkpoint, which every rank takes its own "
+            "part of: use zerolab.training.checkpoint.load(folder, model, optimizer)"
+        )
 
     def _claim_state(self) -> None:
         for state in self.state.values():
@@ -171,6 +191,27 @@ class _Part:
 
     def _run_of(self, flat: Tensor) -> Tensor:
         return (self.unit.own_chunk(flat) if self._chunk_only else flat)[self._run]
+
+
+def _listed(parameters: Tensor | Iterable[Tensor]) -> list[Tensor]:
+    """A group's parameters, which torch takes as one, or as anything to go through."""
+    return [parameters] if isinstance(parameters, Tensor) else list(parameters)
+
+
+def _check_groups(model: Strategy, groups: Sequence[dict[str, Any]]) -> None:
+    """Every parameter of the groups must be the model's own, and in one of them only."""
+    own = {parameter for unit in model.units for parameter in unit.parameters}
+    seen = set[Tensor]()
+    for number, group in enumerate(groups):
+        for parameter in group["params"]:
+            if parameter not in own or parameter in seen:
+                wrong = "in another group too" if parameter in own else "not the wrapped model's"
+                raise ValueError(
+                    f"group {number} has a parameter of shape {tuple(parameter.shape)} that is "
+                    f"{wrong}, so it would not be trained as asked: take each from "
+                    "model.module.named_parameters() once, after the model is wrapped"
+                )
+            seen.add(parameter)
 
 
 def _parts(model: Strategy, parameters: Sequence[nn.Parameter]) -> Iterator[_Part]:

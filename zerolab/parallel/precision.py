@@ -6,13 +6,13 @@ means 16-bit storage and communication, and 32-bit arithmetic on a copy that liv
 unit computes.
 """
 
-import warnings
 from dataclasses import dataclass
 from functools import cache
 
 import torch
 
 from zerolab.accounting.precision import precision_policy
+from zerolab.parallel.notices import warn
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,7 @@ def dtypes(precision: str, device: torch.device, half: torch.dtype) -> Dtypes:
 @cache  # once a process
 def tell_of_fp32_arithmetic() -> None:
     """Warn that a 16-bit policy computes in fp32 here: it shows 16-bit bytes, not 16-bit speed."""
-    warnings.warn(
+    warn(
         "on a CPU a 16-bit policy stores and sends 16 bits, and computes in fp32 on a copy: "
-        "16-bit products are slow here",
-        stacklevel=3,
+        "16-bit products are slow here"
     )

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from zerolab.parallel.adam import ShardedOptimizer
+from zerolab.parallel.strategy import Strategy
 from zerolab.runtime.collectives import sum_over_ranks
 
 
@@ -29,14 +30,12 @@ class LossScaler:
         self._good_steps = 0
 
     def scaled(self, loss: Tensor) -> Tensor:
+        """The loss to call backward on."""
         return loss * self.scale
 
     def step(self, optimizer: ShardedOptimizer) -> bool:
         """Step unless a gradient has overflowed on any rank; returns whether it stepped."""
-        model = optimizer.model
-        gradients = [unit.kept_gradient for unit in model.units]
-        overflowed = not all(g.isfinite().all() for g in gradients if g is not None)
-        if sum_over_ranks(overflowed, model.device, "overflow", model.group):
+        if self._overflowed(optimizer.model):
             self.scale, self._good_steps = self.scale / 2, 0
             return False
         optimizer.loss_scale = self.scale
@@ -45,6 +44,16 @@ class LossScaler:
         if self._good_steps == self.interval:
             self.scale, self._good_steps = self.scale * 2, 0
         return True
+
+    @staticmethod
+    def _overflowed(model: Strategy) -> bool:
+        """Whether a gradient has, on any rank; those of tensor parallelism hold other parts."""
+        gradients = [unit.kept_gradient for unit in model.units]
+        found: float = not all(g.isfinite().all() for g in gradients if g is not None)
+        cuts = [unit.cut for unit in model.units if unit.cut is not None]
+        for group in dict.fromkeys([model.group, *(cut.ranks.group for cut in cuts)]):
+            found = sum_over_ranks(found, model.device, "overflow", group)
+        return found > 0
 
 
 def mean_over_tokens(total: Tensor, tokens: int, group: dist.ProcessGroup | None = None) -> Tensor:

@@ -22,7 +22,7 @@ rank or on all, counts as a gradient of zero.
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
@@ -33,6 +33,12 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 import zerolab.parallel.replaced  # noqa: F401 - looks at every optimizer from here on
 from zerolab.accounting.strategies import SHARDING, Sharding
+from zerolab.parallel.autograd import (
+    current_backward,
+    hides_tensors,
+    is_differentiable,
+    when_all_arrived,
+)
 from zerolab.parallel.buffers import Buffers
 from zerolab.parallel.clip import clip_by_global_norm
 from zerolab.parallel.flat import FlatUnit, State
@@ -42,7 +48,7 @@ from zerolab.parallel.reductions import Reductions
 from zerolab.parallel.schedule import Schedule, Use
 from zerolab.parallel.tensor_parallel import TensorParallel, whole_tensor
 from zerolab.runtime import trace
-from zerolab.runtime.collectives import Work
+from zerolab.runtime.collectives import Work, device_of
 
 
 class Strategy(nn.Module):
@@ -53,7 +59,8 @@ class Strategy(nn.Module):
     half: the 16-bit type of those policies, torch.bfloat16 or torch.float16.
     units: patterns that name the units, as ["blocks.*"]; found by themselves where None.
     overlap: communicate while computing: gather the next stage's units ahead (two stages are whole
-        at a time instead of one), reduce gradients while backward goes on.
+        at a time instead of one), reduce gradients while backward goes on. Over gloo; on NCCL the
+        order is the same, and one stream does both in turn.
     group: the process group; the default one where None.
     """
 
@@ -62,6 +69,7 @@ class Strategy(nn.Module):
     def __init__(
         self,
         module: nn.Module,
+        *,
         precision: str = "fp32",
         half: torch.dtype = torch.bfloat16,
         units: list[str] | None = None,
@@ -76,7 +84,7 @@ class Strategy(nn.Module):
             )
         self.group = group
         self.ranks = dist.get_world_size(group)
-        self.device = _device(group)
+        self.device = device_of(group)
         if isinstance(module, TensorParallel):
             module = module.module  # its work is done, in place
         self.module = module.to(self.device)
@@ -123,9 +131,11 @@ class Strategy(nn.Module):
     # -- what a training loop calls -------------------------------------------------------------
 
     def forward(self, *args, **kwargs):
-        recomputing = torch._C._current_graph_task_id() != -1  # inside a backward
+        """What the module returns for this rank's part of the batch."""
+        recomputing = current_backward() is not None
         if not recomputing:
-            self._in_backward = False
+            if self._in_backward:  # still: the last one has failed
+                self._abandon()
             self._synced_buffers.follow_rank_0()
             self._schedule.forward_begins()
         try:
@@ -158,6 +168,7 @@ class Strategy(nn.Module):
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget all gradients and release their memory."""
+        self._reductions.finish()  # of a backward that has failed
         for unit in self.units:
             unit.zero_grad()
 
@@ -210,9 +221,9 @@ class Strategy(nn.Module):
         # The module's backward has ended when the gradients of its inputs are there. A view of each
         # input, which nothing else uses, tells this module's part from everybody else's.
         leaves, structure = tree_flatten((args, kwargs))
-        leaves = [leaf.view_as(leaf) if _differentiable(leaf) else leaf for leaf in leaves]
-        use.inputs = [leaf for leaf in leaves if _differentiable(leaf)]
-        _when_all_arrived(use.inputs, lambda: self._backward_comes_to(use, False))
+        leaves = [leaf.view_as(leaf) if is_differentiable(leaf) else leaf for leaf in leaves]
+        use.inputs = [leaf for leaf in leaves if is_differentiable(leaf)]
+        when_all_arrived(use.inputs, lambda: self._backward_comes_to(use, False))
         return tree_unflatten(leaves, structure)
 
     def post_forward(self, stage: Stage, output):
@@ -314,13 +325,13 @@ class Strategy(nn.Module):
     def _watch_output(self, stage: Stage, use: Use | None, leaves: list) -> None:
         """Have autograd say when it comes to these outputs of a stage, to the end of its `use`."""
         inputs = use.inputs if use else []
-        outputs = [leaf for leaf in leaves if _differentiable(leaf)]
+        outputs = [leaf for leaf in leaves if is_differentiable(leaf)]
         if use is not None:
             self._schedule.end(use, differentiable=bool(outputs))
             use.inputs = []
         if outputs:
             self._uses.update(stage.units if use else [])
-        elif any(unit.sharded for unit in stage.units) and not all(map(_is_plain, leaves)):
+        elif any(unit.sharded for unit in stage.units) and any(map(hides_tensors, leaves)):
             kinds = ", ".join(sorted({type(leaf).__name__ for leaf in leaves}))
             raise TypeError(
                 f"{stage.name} returns {kinds}, in which no tensor is found: return tensors, in "
@@ -364,45 +375,10 @@ class Strategy(nn.Module):
             self._reductions.start(unit)
 
     def _abandon(self) -> None:
-        """After an exception in forward: no unit is left gathered, no backward is awaited."""
+        """After an exception: no unit is left gathered, no backward is awaited."""
+        self._in_backward = False
         self._reductions.finish()
         self._release_all()
         self._uses.clear()
         self._owed.clear()
         self._schedule.forget()
-
-
-def _device(group: dist.ProcessGroup | None) -> torch.device:
-    if dist.get_backend(group) == "nccl":
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")
-
-
-def _when_all_arrived(tensors: list[Tensor], action: Callable[[], None]) -> None:
-    """In each backward, call `action` once the gradients of all tensors are computed.
-
-    torch's own register_multi_grad_hook refers from the graph back to the graph, which only many
-    rounds of garbage collection undo. Where one of the tensors gets no gradient, `action` is not
-    called: finalize_backward is there for that.
-    """
-    count, backward, missing = len(tensors), None, 0
-
-    def arrived(_: Tensor) -> None:
-        nonlocal backward, missing
-        if backward != torch._C._current_graph_task_id():
-            backward, missing = torch._C._current_graph_task_id(), count
-        missing -= 1
-        if missing == 0:
-            action()
-
-    for tensor in tensors:
-        tensor.register_hook(arrived)
-
-
-def _differentiable(value) -> bool:
-    return isinstance(value, Tensor) and value.requires_grad
-
-
-def _is_plain(value) -> bool:
-    """Whether a value hides no tensor."""
-    return value is None or isinstance(value, Tensor | bool | int | float | str)

@@ -40,7 +40,7 @@ from zerolab.parallel.split_layers import (
     VocabularyParallelCrossEntropy,
     VocabularyParallelEmbedding,
 )
-from zerolab.runtime.collectives import broadcast, sum_over_ranks
+from zerolab.runtime.collectives import broadcast, device_of, sum_over_ranks
 
 Plan = Mapping[str, str]
 
@@ -79,7 +79,8 @@ PLANS: dict[str, Plan] = {
 class TensorParallel(nn.Module):
     """A module whose layers are computed by all ranks of a group together, each a part of them.
 
-    module: changed in place; its parameters become this rank's share.
+    module: changed in place and moved to this rank's device; its parameters become this rank's
+        share.
     plan: module names to kinds, as above; found by the class's name (GPT, GPT2LMHeadModel,
         LlamaForCausalLM) where None.
     group: the process group; the default one where None.
@@ -111,6 +112,7 @@ class TensorParallel(nn.Module):
                 f"the plan for {type(module).__name__} does not say where its sequence is cut "
                 '(kind "own_tokens"): leave sequence_parallel out, or add it to the plan'
             )
+        module.to(device_of(group))
         for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
             broadcast(tensor.detach(), 0, name, group).wait()
         self.module = module
@@ -123,6 +125,8 @@ class TensorParallel(nn.Module):
             self._sum_gradients_of_whole_parameters()
 
     def forward(self, *args, **kwargs):
+        """What the module returns, the same on every rank; but logits that a "column" layer makes,
+        as in GPT's plan, are those of this rank's words, (B, T, vocabulary / N)."""
         return self.module(*args, **kwargs)
 
     def full_state_dict(self) -> dict[str, Tensor]:
@@ -144,8 +148,8 @@ class TensorParallel(nn.Module):
                 gradients.append(parameter.grad)
                 norm = torch.linalg.vector_norm(parameter.grad, dtype=torch.float32)
                 squares[hasattr(parameter, "cut")] += norm.item() ** 2
-        device = gradients[0].device
-        of_cut = sum_over_ranks(squares[True], device, "gradient norm", self.ranks.group)
+        group = self.ranks.group
+        of_cut = sum_over_ranks(squares[True], device_of(group), "gradient norm", group)
         norm = (of_cut + squares[False]) ** 0.5
         if norm > max_norm:
             for gradient in gradients:
@@ -264,18 +268,24 @@ def _give_split_parts_their_own_randomness(
     Ranks share their random numbers, up to a split part: there they draw one seed together, and go
     on from it each in its own way. What is recomputed in backward draws the same again.
     """
-    shared: list[Tensor] = []
+    shared: list[list[Tensor]] = []  # the states of the common generators, inside a split part
+    on_gpu = device_of(ranks.group).type == "cuda"
 
     def begin(layer: nn.Module, *_) -> None:
         if layer.training and not shared:
             seed = int(torch.randint(2**62, ()))
-            shared.append(torch.get_rng_state())
+            states = [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if on_gpu else [])]
+            shared.append(states)
             torch.manual_seed(seed + ranks.rank)
 
     def end(*_) -> None:
         if shared:
-            torch.set_rng_state(shared.pop())
+            of_cpu, *of_gpu = shared.pop()
+            torch.set_rng_state(of_cpu)
+            for state in of_gpu:
+                torch.cuda.set_rng_state(state)
 
+    module.register_forward_pre_hook(end)  # of a forward that failed inside a split part
     rows = {name.rpartition(".")[0] for name, kind in kinds.items() if kind == "row"}
     for name, kind in kinds.items():
         if kind == "row":

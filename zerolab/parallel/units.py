@@ -18,12 +18,13 @@ whoever reads them, and torch's own layers, which read their children's weights 
 whole.
 """
 
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 
 from torch import nn
 from torch.nn.utils.parametrize import is_parametrized
+
+from zerolab.parallel.notices import warn
 
 _LISTS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 _LARGE = 0.5  # of all parameters: what is larger is opened up, or warned about
@@ -121,11 +122,10 @@ def _warn_of_giants(module: nn.Module, units: dict[str, nn.Module]) -> None:
     giant = max(owned, key=lambda unit: owned[unit])
     smaller = _smaller_units(units[giant], giant)
     if owned[giant] > _LARGE * total and smaller:
-        warnings.warn(
+        warn(
             f"unit {giant or type(module).__name__!r} holds {owned[giant] / total:.0%} of all "
             "parameters, so gathering it is nearly gathering the whole model; name smaller units, "
-            f'as in units=["{smaller}"]',
-            stacklevel=4,
+            f'as in units=["{smaller}"]'
         )
 
 

@@ -16,7 +16,9 @@ waits for the one before, so what is small is exchanged directly instead: the sa
 straight to the rank that it is for, all at once.
 
 All of them return at once with a `Work`; one communication thread a rank carries them out in the
-order in which they were called, as a GPU's communication stream would.
+order in which they were called, as a GPU's communication stream would. On NCCL that thread only
+queues them, where the computation is queued too: the bytes are these, but nothing is hidden, and
+the ledger's times are those of queueing.
 """
 
 import zlib
@@ -118,6 +120,13 @@ def sum_over_ranks(
     spread = torch.full((dist.get_world_size(group),), value, dtype=torch.float64, device=device)
     all_reduce(spread, label, group).wait()
     return spread[0].item()
+
+
+def device_of(group: dist.ProcessGroup | None) -> torch.device:
+    """Where the tensors of a group's collectives lie on this rank."""
+    if dist.get_backend(group) == "nccl":
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
 
 
 def _submit(
