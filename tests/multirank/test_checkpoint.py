@@ -666,6 +666,12 @@ def remove_index(folder: Path) -> None:
     (folder / INDEX).unlink()
 
 
+def cover_index(folder: Path) -> None:
+    """An index that cannot be read, whoever asks: to root, permissions say nothing."""
+    remove_index(folder)
+    (folder / INDEX).mkdir()
+
+
 def state_alone(folder: Path) -> None:
     (folder / INDEX).write_text(json.dumps({"optimizer": {"weight_map": {}}, "weight_map": {}}))
 
@@ -678,6 +684,7 @@ DAMAGE = {
     exchange: "optimizer-00001-of-0[0-9]+.safetensors belongs to another checkpoint",
     truncate_index: f"{INDEX} is truncated or no index",
     remove_index: "holds no checkpoint",
+    cover_index: "could not be read .IsADirectoryError",
     state_alone: "no index of a checkpoint .KeyError: 'class'",
 }
 
@@ -733,6 +740,10 @@ def test_what_one_rank_finds_all_ranks_raise(world_of, good, tmp_path):
     first, second = world_of(2).run(load_on_ranks, good, tmp_path)
     assert first == second
     assert f"{tmp_path} holds no checkpoint" in first
+    (tmp_path / INDEX).mkdir()
+    first, second = world_of(2).run(load_on_ranks, good, tmp_path)
+    assert first == second
+    assert f"{tmp_path} could not be read (IsADirectoryError" in first
 
 
 def mismatched(rank: int, folder: Path) -> None:

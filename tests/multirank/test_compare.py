@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from zerolab.accounting import STRATEGIES
+from zerolab.accounting import STRATEGIES, InputError
 from zerolab.runtime.wire import own_loopback
 from zerolab.training.compare import compare, measure
 from zerolab.training.corpus import Corpus
@@ -101,9 +101,17 @@ def test_the_default_run_learns_more_than_how_often_bytes_occur(world_of, corpus
     assert row.held_out_loss < row.unigram_entropy - 0.5
 
 
-def test_too_few_steps_to_measure_are_refused(world_of, corpus):
-    with pytest.raises(RuntimeError, match="2 steps are too few to measure: take 3"):
-        measure(world_of(1), replace(ODD, steps=2), corpus)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"steps": 2}, "--steps: got 2; accepted is a whole number from 3"),
+        ({"strategy": "zero4"}, "--strategy: got 'zero4'; accepted is one of zero"),
+        ({"precision": "fp8"}, "--precision: got 'fp8'; accepted is one of"),
+    ],
+)
+def test_settings_that_cannot_be_trained_with_are_refused_where_they_are_made(change, message):
+    with pytest.raises(InputError, match=message):
+        replace(ODD, **change)
 
 
 def command(*arguments: str) -> list[str]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from zerolab.accounting import InputError
 from zerolab.teaching.frame_check import check
 from zerolab.teaching.frames import TITLES, frames
 from zerolab.training.record import record
@@ -15,6 +16,11 @@ COMMITTED = Path(__file__).parents[2] / "book" / "assets" / "recorded-step.json"
 @pytest.fixture(scope="module")
 def fresh(world_of):
     return record(world_of(4))
+
+
+def test_ranks_that_cannot_share_the_sequences_are_refused(world_of):
+    with pytest.raises(InputError, match="ranks: got 3; accepted is one of 1, 2, 4"):
+        record(world_of(3))
 
 
 def test_a_fresh_recording_adds_up(fresh):

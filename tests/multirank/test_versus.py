@@ -173,7 +173,7 @@ def test_the_command_prints_the_sweep(tmp_path):
     [
         (["--ranks", "3"], "--ranks: got 3; accepted is a number from 2 that divides the 4 heads"),
         (["--ranks", "1"], "--ranks: got '1'; accepted is a whole number from 2"),
-        (["--tokens", "65"], "--tokens: got 65; accepted is a multiple of 2 ranks"),
+        (["--tokens", "65"], "a multiple of 2 ranks × 64 tokens, or fewer that divide by 2"),
         (["--tokens", "0"], "--tokens: got '0'; accepted is a whole number"),
         (["--width", "64,30"], "--width: got '30'; accepted is a multiple of"),
         (["--link", "none,nvlnk4"], "--link: got 'nvlnk4'; accepted is one of nvlink4"),

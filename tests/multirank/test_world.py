@@ -546,6 +546,7 @@ def test_a_wrong_number_of_ranks_is_refused(ranks):
     ("options", "accepted"),
     [
         ({"device": "tpu"}, "one of cpu, auto, cuda"),
+        ({"device": "cuda", "link": "1gbe"}, "links are emulated on CPUs"),
         ({"link": "carrier-pigeon"}, "10gbe"),
         ({"timeout": 0}, "seconds above 0"),
         ({"timeout": float("nan")}, "seconds above 0"),

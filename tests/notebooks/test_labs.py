@@ -7,9 +7,11 @@ on small notebooks that never start a rank.
 import json
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import nbformat
 import pytest
+from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from zerolab.accounting import InputError
@@ -222,6 +224,13 @@ def test_a_kernel_that_does_not_start_is_an_error_not_a_mark(notebook, monkeypat
     monkeypatch.setenv("PYTHONHOME", str(path))
     with pytest.raises(RuntimeError, match="python3 does not start: it ended the kernel"):
         grade(path)
+
+
+def test_without_a_kernel_there_is_a_hint(notebook, monkeypatch):
+    none = Mock(side_effect=NoSuchKernel("python3"))
+    monkeypatch.setattr(KernelSpecManager, "get_kernel_spec", none)
+    with pytest.raises(InputError, match="kernel: got 'python3'; .* pip install ipykernel"):
+        grade(notebook(SETUP, STATE_BYTES, CHECK))
 
 
 @pytest.mark.parametrize(

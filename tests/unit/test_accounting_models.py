@@ -64,6 +64,14 @@ def test_every_exact_family_equals_its_real_class(family):
     assert shape.parameters == count_on_meta(config)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_head_is_tied_by_default_where_the_real_class_ties_it(family):
+    config = transformers.AutoConfig.for_model(family)
+    said = config.to_dict()
+    said.pop("tie_word_embeddings", None)
+    assert shape_of(said).tied == config.tie_word_embeddings
+
+
 @pytest.mark.parametrize(
     ("family", "option"),
     [

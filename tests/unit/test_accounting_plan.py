@@ -200,6 +200,7 @@ def test_zero_2_wins_below_a_bandwidth_that_is_a_number():
             {"global_batch": 7},
             "--batch: got 7; accepted is a multiple of 2: of the 8 GPUs, in groups of at most 4",
         ),
+        ({"global_batch": 4096}, "--batch: got 4096; accepted is a whole number from 1 to 2048"),
         ({"global_batch": 12, "machine": 1}, "--batch: got 12; accepted is a multiple of 8: of"),
         ({"machine": 0}, "--machine: got 0; accepted is a whole number from 1"),
         ({"sequence": 0}, "--sequence: got 0; "),

@@ -1,11 +1,13 @@
 """The benchmark: its rows and table. How fast anything is, no test asserts."""
 
 import io
+import json
 
 import pytest
 from rich.console import Console
 
 from zerolab.cli import main
+from zerolab.runtime.failure import RankError
 from zerolab.runtime.wire import own_loopback
 from zerolab.teaching.tables import bench_notes, bench_table
 from zerolab.training.bench import BARS, Figures, Row, bench
@@ -90,6 +92,30 @@ def test_every_bar_is_for_an_engine_there_is():
 
 
 @pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [(RankError("fsdp2 failed"), 1, "zerolab: fsdp2 failed"), (KeyboardInterrupt(), 130, "inter")],
+)
+@pytest.mark.parametrize("measured", [0, 1])
+def test_what_is_measured_is_printed_where_the_rest_breaks_off(
+    capsys, monkeypatch, error, status, said, measured
+):
+    def broken_off(*_, **__):
+        yield from [row("zero3", "fsdp2")] * measured
+        raise error
+
+    monkeypatch.setattr("zerolab.training.bench.bench", broken_off)
+    command = ["bench", "--pairs", "zero3/fsdp2,ddp/torch-ddp", "--ranks", "2", "--tokens", "128"]
+    assert main(command) == status
+    out, err = capsys.readouterr()
+    assert said in err
+    assert ("BROKEN OFF after 1 of 2 lines" in " ".join(out.split())) == bool(measured)
+    assert ("zero3 / fsdp2" in out) == bool(measured)
+    assert main([*command, "--json"]) == status
+    printed = capsys.readouterr().out
+    assert [one["ours"] for one in json.loads(printed or "[]")] == ["zero3"] * measured
+
+
+@pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["--pairs", "zero3"], "--pairs: got 'zero3'; accepted is two engines with a slash"),
@@ -97,6 +123,10 @@ def test_every_bar_is_for_an_engine_there_is():
         (["--ranks", "2,x"], "--ranks: got 'x'; accepted is a whole number from 1"),
         (["--tokens", "100"], "--tokens: got 100; accepted is a multiple of the context of 128"),
         (["--rounds", "0"], "--rounds: got '0'; accepted is a whole number from 1"),
+        (
+            ["--pairs", "ddp/torch-ddp,tensor_parallel/torch-tp", "--ranks", "2,3"],
+            "--ranks: got 3; accepted is a number that divides the 8 heads and the vocabulary",
+        ),
     ],
 )
 def test_wrong_input_is_one_line(capsys, arguments, words):

@@ -190,6 +190,11 @@ def test_memory_takes_a_config_and_counts_the_real_model(capsys, tmp_path):
     counted = json.loads(out)
     assert counted["parameters"] == on_paper
     assert counted["activations"] > 0
+    count = ("memory", "--config", str(config), "--count")
+    _, out, _ = call(capsys, *count, "--precision", "fp32", "--json")
+    assert json.loads(out)["activations"] > counted["activations"]
+    _, out, _ = call(capsys, *count, "--precision", "fp32")
+    assert "1 × 1,024 tokens in 32 bits" in " ".join(out.split())
 
 
 def test_plan_says_what_fits_and_what_would(capsys):
@@ -236,6 +241,17 @@ def test_a_sequence_is_no_longer_than_the_positions(capsys):
         (
             ("memory", "--config", "config.json", "--count", "--recompute", "full"),
             "--recompute: got 'full'; accepted is nothing beside --count",
+        ),
+        *(
+            (
+                ("memory", "--config", "config.json", "--count", option, given),
+                f"{option}: got '{given}'; accepted is nothing beside --count",
+            )
+            for option, given in (("--ranks", "8"), ("--strategy", "zero3"), ("--observed", "7GB"))
+        ),
+        (
+            ("memory", "--config", "config.json", "--count", "--precision", "fp8"),
+            "--precision: got 'fp8'; accepted is one of",
         ),
         (("memory", "--config", "no such file.json"), "no such file.json"),
         (
@@ -352,6 +368,7 @@ PLAN = ("plan", "--model", "gpt2", "--gpu", "t4-16gb", "--gpus", "8", "--link", 
         ((*PLAN, "--machine-link", "nvlnk4"), "--machine-link", "nvlnk4", "one of nvlink4,"),
         ((*PLAN, "--batch", "7"), "--batch", "7", "a multiple of 2"),
         ((*PLAN, "--batch", "1e30"), "--batch", "1e30", "from 1"),
+        ((*PLAN, "--batch", "100000000"), "--batch", "100000000", "from 1 to 2048"),
         ((*PLAN, "--sequence", "2048"), "--sequence", "2048", "to 1024"),
         (("memory", "--config", "short.txt"), "--config", "short.txt", "this is not JSON"),
         (("memory", "--config", "list.json"), "--config", "list.json", "not a JSON object"),

@@ -111,6 +111,15 @@ def test_what_cannot_be_read_is_refused(tmp_path):
             Corpus.from_file(path)
 
 
+def test_the_last_sequence_of_a_long_held_out_text_ends_where_it_ends():
+    """Beyond 2^24 bytes, where a place has no float32 of its own."""
+    held_out = torch.zeros(2**24 + 4 + 33, dtype=torch.uint8)
+    held_out[-1] = 1
+    corpus = Corpus("long", torch.zeros(100, dtype=torch.uint8), held_out)
+    _, targets = corpus.held_out_batch(rank=1, ranks=2, length=32, count=4)
+    assert targets[-1].tolist() == [0] * 31 + [1]
+
+
 def test_a_text_shorter_than_a_sequence_is_refused(tmp_path):
     enough = Corpus.from_file(written(tmp_path, b"a" * 1290))
     enough.require(128)

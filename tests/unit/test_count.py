@@ -82,6 +82,22 @@ def test_what_cannot_be_counted_is_refused_with_the_reason(tmp_path, config, rea
     assert "\n" not in str(caught.value)
 
 
+def test_another_element_is_refused_before_the_model_is_built(tmp_path):
+    with pytest.raises(InputError, match="element: got 3; accepted is 2 or 4 bytes"):
+        count(tmp_path / "missing.json", element=3)
+
+
+def test_code_that_a_config_names_is_neither_asked_about_nor_run(tmp_path, monkeypatch):
+    path = tmp_path / "config.json"
+    elsewhere = {"AutoModelForCausalLM": "somebody/model--modeling.Model"}
+    path.write_text(json.dumps({"model_type": "vit", "auto_map": elsewhere}))
+    asked = []
+    monkeypatch.setattr("builtins.input", lambda *words: asked.append(words) or "y")
+    with pytest.raises(InputError, match="its forward cannot be counted: ValueError: .*somebody"):
+        count(path)
+    assert asked == []
+
+
 def test_no_weights_are_made(tmp_path):
     with torch.random.fork_rng():
         before = torch.get_rng_state()

@@ -76,7 +76,8 @@ def test_the_peak_and_the_time_are_what_the_accounting_says_after_every_change()
         {"recompute": "full", "loss": "fused", "precision": "fp32"},
         {"tensor_parallel": 4, "sequence_parallel": True, "link": "10gbe"},
         {"attention": "eager", "repeated_kv": True, "dropout": True, "sequence": 777},
-        {"model": "gpt2-xl", "gpu": "t4-16gb", "norm": "eager", "activation": "eager"},
+        {"model": "gpt2-xl", "tensor_parallel": 5, "norm": "eager", "activation": "eager"},
+        {"gpu": "t4-16gb"},
     )
     values = asdict(Controls(model="llama-3-8b"))
     for change in changes:
@@ -148,6 +149,21 @@ def test_a_wrong_count_is_explained_and_nothing_jumps(wrong):
     assert calculator.result.layout.visibility == "visible"
 
 
+def test_a_model_with_learned_positions_has_sequences_that_fit():
+    assert Controls(params=str(MODELS["gpt2"].parameters)).sequence == 1024
+    calculator = Calculator(model="gpt2")
+    sequence, model = calculator.controls["sequence"], calculator.controls["model"]
+    assert sequence.value == 1024
+    assert calculator.result.layout.visibility == "visible"
+    model.value = "llama-2-7b"
+    sequence.value = 9000
+    model.value = "opt-1.3b"
+    assert sequence.value == MODELS["opt-1.3b"].positions
+    assert said(calculator) == sentence(Controls(model="opt-1.3b").asked())
+    sequence.value = 4096
+    assert said(calculator) == "Sequence length: accepted is a whole number from 1 to 2050."
+
+
 def test_numbers_stay_in_their_range():
     calculator = Calculator()
     for name, control in CONTROLS.items():
@@ -211,6 +227,8 @@ def test_every_control_has_a_label_and_the_charts_have_words():
         ({"ranks": 0}, "whole number"),
         ({"batch": 10**9}, "whole number from 1 to 1024"),
         ({"model": OWN}, "a number of parameters"),
+        ({"tensor_parallel": 3}, "divides the 32 heads and 32 key-value heads"),
+        ({"model": "gpt2", "sequence": 4096}, "sequence: .* whole number from 1 to 1024"),
     ],
 )
 def test_wrong_arguments_are_refused_by_name(wrong, nearest):

@@ -6,7 +6,9 @@ models, catalogue       shapes and parameter counts; configs reads a config.json
 activations             what autograd keeps, under a named policy; korthikanti's formulas
 moments, marks          what is alive when, and how far each line can be trusted
 beside                  what a monitor shows beside the tensors: ranges
+tensor_parallel         what it leaves of each unit on one rank
 traffic, links          bytes and messages a step, and what carries them
+gpus                    the memory of each, and how fast it multiplies
 step_time, plan         how long a step takes, and what to run on given GPUs
 verdict, fit            do states fit, does the peak; the least change that makes it fit
 conventions, estimators, reconciliation   what others count, and why it differs

@@ -177,6 +177,10 @@ def _cohere(fields: Fields) -> Traits:
     }
 
 
+def _smollm3(fields: Fields) -> Traits:
+    return {**_llama(fields), "tied": fields.flag("tie_word_embeddings", True)}
+
+
 def _stablelm(fields: Fields) -> Traits:
     return {
         **_llama(fields),
@@ -315,7 +319,7 @@ FAMILIES: dict[str, Callable[[Fields], Traits]] = {
     "qwen2": _qwen2,
     "qwen3": _qwen3,
     "qwen3_moe": _qwen3_moe,
-    "smollm3": _llama,
+    "smollm3": _smollm3,
     "stablelm": _stablelm,
     "starcoder2": _starcoder2,
 }

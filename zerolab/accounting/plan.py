@@ -25,6 +25,9 @@ from zerolab.accounting.tensor_parallel import splits
 # No "selective": where attention never stores its scores it saves next to nothing.
 RECOMPUTATIONS: tuple[Literal["none", "full"], ...] = ("none", "full")
 MACHINE = 8  # GPUs in one, where nothing is said
+# Of a step, for each rank of data parallelism: every micro-batch is walked through. Llama 2 was
+# trained with as many in all, 4 million tokens a step.
+MOST_SEQUENCES = 1024
 MOST_GPUS_TO_SUGGEST = 65_536
 SHORTEST_SEQUENCE_TO_SUGGEST = 128
 
@@ -130,15 +133,17 @@ def plan(
     machine: GPUs in one machine, where tensor parallelism stays, over `machine_link`; the same link
     where None. A job that fits into one machine uses `machine_link` for both.
 
-    Raises InputError where the batch does not divide by the data-parallel ranks of any candidate.
+    Raises InputError where the batch does not divide by the data-parallel ranks of any candidate,
+    or is more than 1,024 sequences for each of the fewest.
     """
     check_whole("--gpus", gpus, 1, MOST_RANKS)
     check_whole("--machine", machine, 1, MOST_RANKS)
     batch = 4 * gpus if global_batch is None else global_batch
-    check_whole("--batch", batch, 1, 10**9)
     degrees = _degrees(shape, gpus, machine)
-    if batch % (gpus // degrees[-1]):
-        divisor = f"a multiple of {gpus // degrees[-1]}"
+    fewest = gpus // degrees[-1]  # data-parallel ranks
+    check_whole("--batch", batch, 1, MOST_SEQUENCES * fewest)
+    if batch % fewest:
+        divisor = f"a multiple of {fewest}"
         split = f", in groups of at most {degrees[-1]}" if degrees[-1] > 1 else ""
         raise InputError("--batch", batch, f"{divisor}: of the {gpus} GPUs{split}")
     data_link = machine_link if machine_link and gpus <= machine else link

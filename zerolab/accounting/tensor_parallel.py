@@ -4,12 +4,20 @@ Matrices and the vectors that go with their cut side are divided; norms, and the
 a cut product is summed, are on every rank. Source: Shoeybi et al., arXiv 1909.08053, section 3.
 """
 
+from zerolab.accounting.errors import InputError
 from zerolab.accounting.models import Shape
 
 
 def splits(shape: Shape, ranks: int) -> bool:
     """Whether that many ranks can share a model: each has as many heads, key-value heads too."""
     return shape.heads % ranks == 0 and shape.kv_heads % ranks == 0
+
+
+def check_splits(option: str, shape: Shape, ranks: int) -> None:
+    """Raise InputError where that many ranks cannot share the model."""
+    if not splits(shape, ranks):
+        heads = f"{shape.heads} heads and {shape.kv_heads} key-value heads"
+        raise InputError(option, ranks, f"a number that divides the {heads}")
 
 
 def unit_sizes(shape: Shape, ranks: int) -> list[int]:

@@ -31,7 +31,6 @@ def experiment(arguments: argparse.Namespace, strategies: Sequence[str]) -> "lis
     precision = accounting.precision_policy(arguments.precision).name
     if arguments.link is not None:
         accounting.link(arguments.link)
-    steps = whole("--steps", arguments.steps, 3, 10**6)
 
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -40,8 +39,10 @@ def experiment(arguments: argparse.Namespace, strategies: Sequence[str]) -> "lis
     from zerolab.teaching.tables import NAMES
     from zerolab.training.compare import compare
     from zerolab.training.corpus import Corpus
-    from zerolab.training.train import Settings
+    from zerolab.training.measure import FEWEST_STEPS
+    from zerolab.training.train import MOST_STEPS, Settings
 
+    steps = whole("--steps", arguments.steps, FEWEST_STEPS, MOST_STEPS)
     corpus = Corpus.from_file(arguments.corpus) if arguments.corpus else Corpus.default()
     settings = Settings(steps=steps, precision=precision, seed=seed)
     corpus.require(settings.shape.context)

@@ -11,7 +11,7 @@ from zerolab.accounting.activations import block, embedding, output
 from zerolab.accounting.beside import Explanation, beside, explain
 from zerolab.accounting.marks import FLAT, mark
 from zerolab.accounting.moments import moments, peak
-from zerolab.accounting.quantities import MOST_RANKS, parse_size
+from zerolab.accounting.quantities import parse_size
 from zerolab.accounting.tensor_parallel import unit_sizes
 from zerolab.cli import options
 from zerolab.cli.output import print_csv, print_json, print_parts, setting
@@ -36,7 +36,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--count",
         action="store_true",
         help="with --config: build the model without weights and count what it keeps, of "
-        "--batch × --sequence tokens; default: 1 × 1024",
+        "--batch × --sequence tokens; default: 1 × 1024; in --precision's bytes a parameter",
     )
 
 
@@ -69,7 +69,7 @@ class _Asked:
 
 
 def _read(arguments: argparse.Namespace) -> _Asked:
-    ranks = options.whole("--ranks", arguments.ranks, 1, MOST_RANKS)
+    ranks = options.ranks(arguments)
     precision = accounting.precision_policy(arguments.precision).name
     only = arguments.strategy
     strategies = STRATEGIES if only is None else (options.strategy("--strategy", only),)
@@ -208,18 +208,23 @@ def _count(arguments: argparse.Namespace) -> int:
     """The one path of `memory` that needs torch, and transformers."""
     if arguments.config is None:
         raise InputError("--count", "no --config", "a config.json beside it, as --config FILE")
-    counted = "nothing beside --count, which asks the model itself, but --batch and --sequence"
-    options.refuse_batch(arguments, ("batch", "sequence"), counted)
+    about_a_run = [name for name in options.BATCH if name not in ("batch", "sequence")]
+    counted = (
+        "nothing beside --count, which asks the model itself, but --batch, --sequence, --precision"
+    )
+    options.refuse(arguments, ["ranks", "strategy", "observed", *about_a_run], counted)
+    element = accounting.precision_policy(arguments.precision).parameter
     batch = options.whole("--batch", arguments.batch or "1", 1, 10**6)
     sequence = options.whole("--sequence", arguments.sequence or "1024", 1, 10**7)
     from zerolab.training.count import count
 
-    found = count(arguments.config, batch, sequence)
+    found = count(arguments.config, batch, sequence, element)
     if arguments.json:
         return print_json(vars(found))
     if arguments.csv:
         return print_csv(tuple(vars(found)), [tuple(vars(found).values())])
     return print_parts(
         f"{found.parameters:,} parameters; {accounting.decimal_bytes(found.activations)} of "
-        f"activations for {batch} × {sequence:,} tokens in 16 bits ({found.attention} attention)"
+        f"activations for {batch} × {sequence:,} tokens in {8 * element} bits "
+        f"({found.attention} attention)"
     )

@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from zerolab import accounting
@@ -13,8 +13,9 @@ from zerolab.accounting.configs import read_config
 from zerolab.accounting.errors import unknown_name
 from zerolab.accounting.models import Shape
 from zerolab.accounting.quantities import MOST_RANKS
-from zerolab.accounting.tensor_parallel import splits
+from zerolab.accounting.tensor_parallel import check_splits
 
+RANKS = 8  # where nothing is said
 SEQUENCE = 4096  # tokens, where nothing is said
 MOST_TOKENS = 10**7
 
@@ -29,7 +30,7 @@ def add_on_paper(parser: argparse.ArgumentParser) -> None:
     size = parser.add_mutually_exclusive_group(required=True)
     size.add_argument("--params", metavar="P", help="such as 7e9 or 350M")
     add_model(size)
-    parser.add_argument("--ranks", default="8", metavar="N", help="default: 8")
+    parser.add_argument("--ranks", metavar="N", help=f"default: {RANKS}")
     add_precision(parser, "mixed")
 
 
@@ -90,7 +91,7 @@ def add_policy(parser: argparse.ArgumentParser) -> None:
 
 
 def asks_for_a_batch(arguments: argparse.Namespace) -> bool:
-    return bool(_given(arguments))
+    return bool(_given(arguments, BATCH))
 
 
 def setup(arguments: argparse.Namespace, shape: Shape, strategy: str) -> Setup:
@@ -98,13 +99,11 @@ def setup(arguments: argparse.Namespace, shape: Shape, strategy: str) -> Setup:
     values = vars(arguments)
     policy = accounting.precision_policy(arguments.precision)
     parallel = whole("--tensor-parallel", arguments.tensor_parallel or "1", 1, 4096)
-    if not splits(shape, parallel):
-        heads = f"{shape.heads} heads and {shape.kv_heads} key-value heads"
-        raise InputError("--tensor-parallel", parallel, f"a number that divides the {heads}")
+    check_splits("--tensor-parallel", shape, parallel)
     return Setup(
         shape=shape,
         strategy=strategy,
-        ranks=whole("--ranks", arguments.ranks, 1, MOST_RANKS),
+        ranks=ranks(arguments),
         precision=policy.name,
         batch=Batch(
             size=whole("--batch", arguments.batch or "1", 1, 10**6),
@@ -118,6 +117,12 @@ def setup(arguments: argparse.Namespace, shape: Shape, strategy: str) -> Setup:
     )
 
 
+def ranks(arguments: argparse.Namespace) -> int:
+    """Data-parallel ranks, of `add_on_paper`."""
+    given = arguments.ranks
+    return whole("--ranks", str(RANKS) if given is None else given, 1, MOST_RANKS)
+
+
 def sequence(arguments: argparse.Namespace, shape: Shape) -> int:
     """Tokens in a sequence: no more than a learned position embedding has rows."""
     most = shape.positions or MOST_TOKENS
@@ -125,12 +130,13 @@ def sequence(arguments: argparse.Namespace, shape: Shape) -> int:
 
 
 _POLICY = (*CHOICES, "repeated_kv", "dropout")
-_BATCH = ("batch", "sequence", "micro_batches", "tensor_parallel", "sequence_parallel", *_POLICY)
+# All that is about a batch.
+BATCH = ("batch", "sequence", "micro_batches", "tensor_parallel", "sequence_parallel", *_POLICY)
 
 
-def _given(arguments: argparse.Namespace) -> list[str]:
-    """The options about a batch that were given."""
-    return [name for name in _BATCH if vars(arguments).get(name)]
+def _given(arguments: argparse.Namespace, names: Iterable[str]) -> list[str]:
+    """Which of these options were given."""
+    return [name for name in names if vars(arguments).get(name)]
 
 
 def size(
@@ -142,17 +148,16 @@ def size(
     """
     if arguments.params is not None:
         reason = "only with --model or --config: a number of parameters has no shape"
-        refuse_batch(arguments, without_shape, reason)
+        refuse(arguments, [name for name in BATCH if name not in without_shape], reason)
         return accounting.parse_count(arguments.params), None
     found = shape(arguments)
     return found.parameters, found
 
 
-def refuse_batch(arguments: argparse.Namespace, but: Collection[str], accepted: str) -> None:
-    """Raise InputError for the first option about the batch that is given and not in `but`."""
-    for name in _given(arguments):
-        if name not in but:
-            raise InputError(f"--{name.replace('_', '-')}", getattr(arguments, name), accepted)
+def refuse(arguments: argparse.Namespace, names: Iterable[str], accepted: str) -> None:
+    """Raise InputError for the first of these options that is given."""
+    for name in _given(arguments, names):
+        raise InputError(f"--{name.replace('_', '-')}", getattr(arguments, name), accepted)
 
 
 def shape(arguments: argparse.Namespace) -> Shape:

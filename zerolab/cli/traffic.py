@@ -4,7 +4,6 @@ import argparse
 
 from zerolab import accounting
 from zerolab.accounting import STRATEGIES, Link, Traffic
-from zerolab.accounting.quantities import MOST_RANKS
 from zerolab.accounting.traffic import SplitTraffic, setup_traffic, step_traffic
 from zerolab.cli import options
 from zerolab.cli.output import print_csv, print_json, print_parts, setting
@@ -24,7 +23,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    ranks = options.whole("--ranks", arguments.ranks, 1, MOST_RANKS)
+    ranks = options.ranks(arguments)
     precision = accounting.precision_policy(arguments.precision).name
     micro_batches = options.whole("--micro-batches", arguments.micro_batches or "1", 1, 10**6)
     link = None if arguments.link is None else accounting.link(arguments.link)

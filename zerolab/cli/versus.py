@@ -58,7 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
         check_figure_file(Path(arguments.figure))
     progress = Progress(console=Console(stderr=True))
     task = progress.add_task("measuring", total=len(tokens) * len(widths) * len(links))
-    with progress, World(ranks) as world:
+    # On the CPU even where there are GPUs: links are emulated between processes, over gloo.
+    with progress, World(ranks, device="cpu") as world:
         found = sweep(world, tokens, shape, widths, links, lambda _: progress.advance(task))
     if arguments.json:
         print_json({"ranks": ranks, "sweep": [comparison.as_dict() for comparison in found]})

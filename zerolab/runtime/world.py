@@ -20,6 +20,7 @@ from typing import Any, Self
 
 from zerolab.accounting.errors import InputError, unknown_name
 from zerolab.accounting.links import link as find_link
+from zerolab.accounting.quantities import check_whole
 from zerolab.runtime.failure import RankError
 from zerolab.runtime.launch import start_server
 from zerolab.runtime.rank import is_rank
@@ -35,15 +36,16 @@ class World:
     ranks    how many, 1 to 256: the caller holds three open files a rank, and a rank one for every
              other, so that 256 are the most that stay well below the usual limit of 1,024
     device   "cuda": one GPU a rank, over NCCL. "cpu": gloo. "auto": the first if there are enough
-             GPUs, else the second
-    link     emulate this interconnect (a name in `zerolab.accounting.links`), None for none
+             GPUs and no link, else the second
+    link     emulate this interconnect on CPUs (a name in `zerolab.accounting.links`), None for none
     timeout  seconds that a rank may wait in a collective for the others
     threads  that torch uses on each rank; None shares the cores out
     live     show what ranks print as the lines come, not when the run ends
 
     Under torchrun the ranks are those of its environment: nothing is started, `run` calls the
     function on this rank and returns every rank's result, and `threads` is left to torchrun unless
-    given.
+    given. What a rank raises is raised there as it is, and a run that takes too long ends the rank:
+    torchrun ends the others.
 
     Raises InputError for anything else, and RuntimeError on a rank: Worlds do not nest.
     """
@@ -63,13 +65,19 @@ class World:
         if under_torchrun and ranks != int(os.environ["WORLD_SIZE"]):
             accepted = f"{os.environ['WORLD_SIZE']}, the WORLD_SIZE that torchrun has set"
             raise InputError("ranks", ranks, accepted)
-        self.ranks = ranks if under_torchrun else _whole_number("ranks", ranks, MOST_RANKS)
+        self.ranks = ranks if under_torchrun else check_whole("ranks", ranks, 1, MOST_RANKS)
         if device not in _DEVICES:
             raise unknown_name("device", device, _DEVICES)
         self.link, emulated = link, None if link is None else find_link(link)
+        if emulated is not None:
+            if device == "cuda":
+                raise InputError(
+                    "link", link, 'None with device="cuda": links are emulated on CPUs'
+                )
+            device = "cpu"
         _seconds("timeout", timeout)
         if threads is not None:
-            _whole_number("threads", threads, MOST_THREADS)
+            check_whole("threads", threads, 1, MOST_THREADS)
         self._running = Lock()
         if under_torchrun:
             from zerolab.runtime.torchrun import TorchrunRanks
@@ -161,12 +169,6 @@ def _cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def _whole_number(option: str, given: object, most: int) -> int:
-    if isinstance(given, int) and not isinstance(given, bool) and 1 <= given <= most:
-        return given
-    raise InputError(option, given, f"a whole number from 1 to {most}")
 
 
 def _seconds(option: str, given: object) -> None:

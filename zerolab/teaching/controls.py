@@ -5,8 +5,8 @@ argument of `Controls`, too, and a key in the page's address.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, get_args, get_type_hints
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal
 
 from zerolab.accounting import (
     GPU,
@@ -25,13 +25,16 @@ from zerolab.accounting import (
     parse_count,
     precision_policy,
 )
+from zerolab.accounting.activations import CHOICES
 from zerolab.accounting.errors import unknown_name
 from zerolab.accounting.quantities import MOST_RANKS, check_whole
+from zerolab.accounting.tensor_parallel import check_splits
 from zerolab.accounting.verdict import Choice
 from zerolab.teaching.tables import NAMES
 
 OWN = "own"  # the model menu's entry for a number of parameters without a shape
 NO_YES = {False: "no", True: "yes"}
+SEQUENCE = 4096  # tokens, where nothing is said
 
 Group = Literal["states", "step", "more"]
 
@@ -51,8 +54,7 @@ class Control:
 
 def _kept(label: str, name: str, group: Group = "more") -> Control:
     """A menu of what `Keeping` accepts for one of its fields."""
-    accepted = get_args(get_type_hints(Keeping)[name])
-    return Control(label, group, {value: value for value in accepted} or NO_YES)
+    return Control(label, group, {value: value for value in CHOICES.get(name, ())} or NO_YES)
 
 
 CONTROLS = {
@@ -114,7 +116,10 @@ class Controls:
     """The controls' values; the defaults are where the calculators start.
 
     params: None where `model` decides. batch: sequences in a micro-batch.
+    sequence: its tokens; None for 4,096, or as many as the model has positions.
     shown: what a monitor shows, in MiB; 0 where nobody looked.
+
+    Raises InputError for what a control does not offer.
     """
 
     model: str = "llama-2-7b"
@@ -126,7 +131,7 @@ class Controls:
     link: str = "nvlink4"
     count: str = "peak"
     batch: int = 1
-    sequence: int = 4096
+    sequence: int | None = None
     micro_batches: int = 1
     recompute: str = "none"
     tensor_parallel: int = 1
@@ -140,9 +145,19 @@ class Controls:
     dropout: bool = False
     shown: int = 0
 
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            control = CONTROLS[name]
+            if control.choices is not None and value not in control.choices:
+                raise unknown_name(name, value, [str(choice) for choice in control.choices])
+            if control.most is not None and (name, value) != ("sequence", None):
+                check_whole(name, value, 0 if name == "shown" else 1, control.most)
+        if self.sequence is None:
+            named, _ = named_count(self.model, self.params)
+            object.__setattr__(self, "sequence", min(SEQUENCE, most_tokens(named)))
+
     def asked(self) -> Asked:
-        """What they ask for. Raises InputError for what a control does not offer."""
-        self._check()
+        """What they ask for. Raises InputError for what the model does not take."""
         named, parameters = named_count(self.model, self.params)
         return Asked(
             parameters=parameters,
@@ -153,33 +168,32 @@ class Controls:
             setup=self._setup(named) if self.count == "peak" and named != OWN else None,
         )
 
-    def _check(self) -> None:
-        for name, value in asdict(self).items():
-            control = CONTROLS[name]
-            if control.choices is not None and value not in control.choices:
-                raise unknown_name(name, value, [str(choice) for choice in control.choices])
-            if control.most is not None:
-                check_whole(name, value, 0 if name == "shown" else 1, control.most)
-
     def _setup(self, name: str) -> Setup:
+        shape = model(name)
+        check_splits("tensor_parallel", shape, self.tensor_parallel)
         return Setup(
-            shape=model(name),
+            shape=shape,
             strategy=self.strategy,
             ranks=self.ranks,
             precision=self.precision,
             batch=Batch(
                 size=self.batch,
-                sequence=self.sequence,
+                sequence=check_whole("sequence", self.sequence, 1, most_tokens(name)),
                 # Activations are as wide as the parameters that they are computed with.
                 element=precision_policy(self.precision).parameter,
                 tensor_parallel=self.tensor_parallel,
                 sequence_parallel=self.sequence_parallel,
             ),
-            keeping=Keeping(
-                **{name: getattr(self, name) for name in get_type_hints(Keeping)},
-            ),
+            keeping=Keeping(**{one.name: getattr(self, one.name) for one in fields(Keeping)}),
             micro_batches=self.micro_batches,
         )
+
+
+def most_tokens(name: str) -> int:
+    """The longest sequence that a model takes: a learned position embedding has so many rows."""
+    most = CONTROLS["sequence"].most
+    assert most is not None
+    return most if name == OWN else model(name).positions or most
 
 
 def named_count(name: str, params: str | None) -> tuple[str, int]:

@@ -16,6 +16,7 @@ from zerolab.accounting.marks import PARTS, mark
 from zerolab.accounting.moments import Moment, moments, peak
 from zerolab.accounting.plan import Plan
 from zerolab.accounting.traffic import SplitTraffic, step_passes
+from zerolab.teaching.calculator import duration
 from zerolab.teaching.tables import NAMES, STATES, empty_table
 
 STATES_NOTE = (
@@ -237,11 +238,6 @@ def plan_notes(plan: Plan, link: Link) -> str:
         "for data and for tensor parallelism."
     )
     return "\n".join(notes)
-
-
-def duration(seconds: float) -> str:
-    """Seconds, or milliseconds below one."""
-    return f"{seconds:,.2f} s" if seconds >= 1 else f"{1000 * seconds:,.2f} ms"
 
 
 def _kind(moment: Moment) -> str:

@@ -27,7 +27,15 @@ from zerolab.teaching.calculator import (
     time_parts,
     traffic,
 )
-from zerolab.teaching.controls import CONTROLS, OWN, Asked, Control, Controls, named_count
+from zerolab.teaching.controls import (
+    CONTROLS,
+    OWN,
+    Asked,
+    Control,
+    Controls,
+    most_tokens,
+    named_count,
+)
 from zerolab.teaching.plots import COLOURS, WIRE
 from zerolab.teaching.tables import NAMES, STATES
 
@@ -71,8 +79,12 @@ class Calculator(ipywidgets.VBox):
         return ipywidgets.Box(members, layout=ipywidgets.Layout(flex_flow="row wrap"))
 
     def _take_model(self, change) -> None:
+        """A model brings its parameters, and shortens a sequence that it does not take."""
         if change.new != OWN:
-            self.controls["params"].value = f"{named_count(change.new, None)[1]:_}"
+            sequence = self.controls["sequence"]
+            with sequence.hold_trait_notifications():  # nothing is shown before both are set
+                sequence.value = min(sequence.value, most_tokens(change.new))
+                self.controls["params"].value = f"{named_count(change.new, None)[1]:_}"
 
     def _name_count(self, change) -> None:
         """The menu shows the model that has exactly as many parameters, if one does."""
@@ -85,7 +97,7 @@ class Calculator(ipywidgets.VBox):
         """Two assignments: the browser redraws each once, and nothing moves in between."""
         values = {name: control.value for name, control in self.controls.items()}
         if values == self._shown:
-            return  # a model brings its parameters: two changes, one set-up
+            return  # a model brings its parameters: several changes, one set-up
         self._shown = values
         try:
             asked = Controls(**values).asked()

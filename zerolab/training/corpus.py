@@ -113,7 +113,8 @@ class Corpus:
         self.require(length)
         share = math.ceil(count / ranks)
         last = len(self.held_out) - length - 1
-        starts = torch.linspace(0, last, share * ranks).long().tolist()
+        # In float32, places beyond 2^24 would be rounded, the last of them past the end.
+        starts = torch.linspace(0, last, share * ranks, dtype=torch.float64).long().tolist()
         return _windows(self.held_out, starts[rank * share : (rank + 1) * share], length)
 
 

@@ -38,9 +38,11 @@ def count(path: str | Path, batch: int = 1, sequence: int = 1024, element: int =
     """Count the causal language model that a config.json describes, with its loss.
 
     element: bytes of an activation's element, 2 or 4. Code that a config names elsewhere is never
-    fetched or run. Raises InputError for a config that is not one, and for a model that needs real
-    numbers to decide what it computes.
+    fetched or run. Raises InputError for another element, for a config that is not one, and for a
+    model that needs real numbers to decide what it computes.
     """
+    if element not in _DTYPES:
+        raise InputError("element", element, "2 or 4 bytes")
     config = load_config(path)
     for attention in ("flash", "eager"):
         try:
@@ -68,8 +70,9 @@ def _build(config: dict[str, Any], attention: str, dtype: torch.dtype) -> nn.Mod
     settings = dict(config)
     described = transformers.AutoConfig.for_model(settings.pop("model_type", ""), **settings)
     described._attn_implementation = _FLASH if attention == "flash" else "eager"
+    build = transformers.AutoModelForCausalLM.from_config
     with torch.device("meta"):
-        return transformers.AutoModelForCausalLM.from_config(described, dtype=dtype).train()
+        return build(described, dtype=dtype, trust_remote_code=False).train()
 
 
 def _saved(real: nn.Module, attention: str, batch: int, sequence: int) -> int:

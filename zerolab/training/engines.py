@@ -15,6 +15,7 @@ how it moves. Each is set up as its own tutorial does it, in the process group t
     deepspeed1 deepspeed2 deepspeed3   DeepSpeed's stages; needs `pip install deepspeed`
     tensor_parallel                    ours: every rank computes a part of the same batch
     torch-tp                           parallelize_module, for our GPT
+    alone                              every rank trains by itself: what no system can do without
 """
 
 import os
@@ -71,6 +72,10 @@ def _loop(model: nn.Module, optimizer: torch.optim.Optimizer) -> Step:
 
 def _adam(model: nn.Module, lr: float) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=lr, fused=True)
+
+
+def _alone(model: nn.Module, lr: float) -> Step:
+    return _loop(model, _adam(model, lr))
 
 
 def _ours(strategy: str, model: nn.Module, lr: float) -> Step:
@@ -203,5 +208,6 @@ ENGINES: dict[str, Callable[[Any, float], Step]] = {
     "deepspeed3": partial(_deepspeed, 3),
     "tensor_parallel": _tensor_parallel,
     "torch-tp": _torch_tp,
+    "alone": _alone,
 }
 SAME_BATCH = ("tensor_parallel", "torch-tp")  # on every rank; elsewhere each rank has its own

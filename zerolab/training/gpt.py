@@ -47,6 +47,10 @@ class GPTShape:
         final_norm = 2 * self.width
         return self.layers * block + embeddings * self.width + final_norm
 
+    def splits(self, ranks: int) -> bool:
+        """Whether tensor parallelism can share it out: to each rank as many heads, and words."""
+        return self.heads % ranks == 0 and self.vocabulary % ranks == 0
+
     @property
     def on_paper(self) -> Shape:
         """The same shape in the terms of `accounting`."""

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 
+import torch
 import torch.distributed as dist
 
 from zerolab.accounting import ModelStates
@@ -57,10 +58,10 @@ class Measurement:
             self._peak, self._meter = self._meter.peak, None
             self._traffic = traffic()
         else:
-            start = perf_counter()
+            start = _clock()
             yield
             if self._steps > METERED:
-                self._seconds.append(perf_counter() - start)
+                self._seconds.append(_clock() - start)
         self._steps += 1
 
     def backward_ended(self) -> None:
@@ -70,10 +71,8 @@ class Measurement:
             self._persistent = ModelStates(live["parameters"], live["gradients"], live["optimizer"])
 
     def finish(self) -> Cost:
-        """Called after the last step."""
+        """Called after the last step, of FEWEST_STEPS at least."""
         timed = len(self._seconds)
-        if not timed:
-            raise ValueError(f"{self._steps} steps are too few to measure: take {FEWEST_STEPS}")
         (first_sent, first_crossed), (sent, crossed) = self._traffic, traffic()
         return Cost(
             persistent=self._persistent,
@@ -82,6 +81,13 @@ class Measurement:
             loopback_bytes=None if crossed is None else (crossed - (first_crossed or 0)) / timed,
             step_seconds=statistics.median(self._seconds),
         )
+
+
+def _clock() -> float:
+    """Seconds, once a GPU, if there is one, has done what it was given."""
+    if dist.get_backend() == "nccl":
+        torch.cuda.synchronize()
+    return perf_counter()
 
 
 def traffic() -> tuple[int, int | None]:

@@ -13,8 +13,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from zerolab.accounting.errors import InputError
 from zerolab.parallel import DDP, STRATEGIES, ShardedAdam, TensorParallel
+from zerolab.parallel.strategy import Strategy
 from zerolab.runtime import trace
+from zerolab.runtime.collectives import device_of
 from zerolab.runtime.ledger import ledger
 from zerolab.runtime.memory import MemoryMeter
 from zerolab.runtime.trace import Span, recording, trace_events
@@ -37,7 +40,14 @@ class Recorded:
 
 
 def record(world: World, shape: GPTShape = SHAPE) -> dict[str, Any]:
-    """One step of every strategy on the world's ranks, as `frames` reads it and Perfetto too."""
+    """One step of every strategy on the world's ranks, as `frames` reads it and Perfetto too.
+
+    Raises InputError where the ranks cannot share out the step's sequences, or the shape.
+    """
+    counts = range(1, SEQUENCES + 1)
+    accepted = [count for count in counts if SEQUENCES % count == 0 and shape.splits(count)]
+    if world.ranks not in accepted:
+        raise InputError("ranks", world.ranks, f"one of {', '.join(map(str, accepted))}")
     events: list[dict[str, Any]] = []
     counted: dict[str, Any] = {}
     for strategy in RECORDED:
@@ -59,13 +69,13 @@ def record_step(rank: int, strategy: str, shape: GPTShape) -> Recorded:
     ranks = dist.get_world_size()
     generator = torch.Generator().manual_seed(1)
     size = (SEQUENCES, shape.context + 1)
-    batch = torch.randint(0, shape.vocabulary, size, generator=generator)
+    batch = torch.randint(0, shape.vocabulary, size, generator=generator).to(device_of(None))
     gpt = GPT(shape)
     with MemoryMeter() as meter:
         if strategy == "tp":
             # Data parallelism over a group of one costs nothing, and knows what a unit is.
             alone = [dist.new_group([one]) for one in range(ranks)][rank]
-            model = DDP(TensorParallel(gpt), overlap=False, group=alone)
+            model: Strategy = DDP(TensorParallel(gpt), overlap=False, group=alone)
         else:
             batch = batch.chunk(ranks)[rank]
             model = STRATEGIES[strategy](gpt, overlap=False)

@@ -12,17 +12,25 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
+from zerolab.accounting import precision_policy
+from zerolab.accounting.errors import unknown_name
+from zerolab.accounting.quantities import check_whole
 from zerolab.parallel import STRATEGIES, ShardedAdam
 from zerolab.parallel.strategy import Strategy
 from zerolab.runtime.rank import report
 from zerolab.training.corpus import Corpus
 from zerolab.training.gpt import GPT, GPTShape
-from zerolab.training.measure import Cost, Measurement
+from zerolab.training.measure import FEWEST_STEPS, Cost, Measurement
+
+MOST_STEPS = 10**6
 
 
 @dataclass(frozen=True)
 class Settings:
-    """One training run. Two runs that differ in `strategy` alone do the same arithmetic."""
+    """One training run. Two runs that differ in `strategy` alone do the same arithmetic.
+
+    Raises InputError for fewer steps than can be measured, an unknown strategy or precision.
+    """
 
     steps: int
     strategy: str = "ddp"
@@ -33,6 +41,12 @@ class Settings:
     warm_up: float = 0.2  # share of the steps
     max_norm: float = 1.0  # of the gradient
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_whole("--steps", self.steps, FEWEST_STEPS, MOST_STEPS)
+        if self.strategy not in STRATEGIES:
+            raise unknown_name("--strategy", self.strategy, STRATEGIES)
+        precision_policy(self.precision)
 
     def schedule(self, step: int) -> float:
         """The learning rate of a step, as a share of the highest."""
@@ -58,14 +72,13 @@ def train(rank: int, settings: Settings, corpus: Corpus) -> Run:
     ranks, length = dist.get_world_size(), settings.shape.context
     torch.manual_seed(settings.seed)  # the same weights whatever the strategy
     model = STRATEGIES[settings.strategy](GPT(settings.shape), precision=settings.precision)
-    device = _device(model)
     optimizer = ShardedAdam(model, lr=settings.learning_rate)
     scheduler = LambdaLR(optimizer, settings.schedule)
     measurement = Measurement()
     losses = []
     for step in range(settings.steps):
         batch = corpus.batch(step, rank, ranks, settings.size, length, settings.seed)
-        tokens, targets = (part.to(device) for part in batch)
+        tokens, targets = (part.to(model.device) for part in batch)
         with measurement.step():
             loss = model(tokens, targets)
             loss.backward()
@@ -78,7 +91,7 @@ def train(rank: int, settings: Settings, corpus: Corpus) -> Run:
         report((step, losses[-1]))
     cost = measurement.finish()
     return Run(
-        losses=_mean_over_ranks(torch.tensor(losses, device=device)).tolist(),
+        losses=_mean_over_ranks(torch.tensor(losses, device=model.device)).tolist(),
         held_out_loss=held_out_loss(model, corpus, rank, ranks, length),
         unit_sizes=model.unit_sizes,
         cost=cost,
@@ -89,7 +102,7 @@ def train(rank: int, settings: Settings, corpus: Corpus) -> Run:
 def held_out_loss(model: Strategy, corpus: Corpus, rank: int, ranks: int, length: int) -> float:
     """The loss on text that was never trained on, each rank taking its share of it."""
     batch = corpus.held_out_batch(rank, ranks, length)
-    tokens, targets = (part.to(_device(model)) for part in batch)
+    tokens, targets = (part.to(model.device) for part in batch)
     # One sequence at a time: the logits of all would take more memory than training does.
     losses = [model(*pair) for pair in zip(tokens.split(1), targets.split(1), strict=True)]
     return _mean_over_ranks(torch.stack(losses).mean()).item()
@@ -98,7 +111,3 @@ def held_out_loss(model: Strategy, corpus: Corpus, rank: int, ranks: int, length
 def _mean_over_ranks(values: Tensor) -> Tensor:
     dist.all_reduce(values)
     return values / dist.get_world_size()
-
-
-def _device(model: Strategy) -> torch.device:
-    return model.units[0].parameter.device

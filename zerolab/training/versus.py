@@ -24,6 +24,7 @@ from zerolab.accounting.links import link as find_link
 from zerolab.accounting.traffic import tensor_parallel_traffic, wire_bytes
 from zerolab.parallel import ShardedAdam, TensorParallel, Zero3
 from zerolab.runtime import memory
+from zerolab.runtime.collectives import device_of
 from zerolab.runtime.ledger import ledger
 from zerolab.runtime.link import emulated
 from zerolab.runtime.world import World
@@ -111,7 +112,7 @@ def compare(world: World, tokens: int, shape: GPTShape, link: str | None = None)
 
 def check(ranks: int, tokens: int, shape: GPTShape) -> None:
     """Raise InputError where the two cannot be compared on so many ranks."""
-    if ranks < 2 or shape.heads % ranks or shape.vocabulary % ranks:
+    if ranks < 2 or not shape.splits(ranks):
         raise InputError(
             "--ranks",
             ranks,
@@ -120,7 +121,10 @@ def check(ranks: int, tokens: int, shape: GPTShape) -> None:
         )
     if tokens % (ranks * _sequence(tokens, ranks, shape)):
         raise InputError(
-            "--tokens", tokens, f"a multiple of {ranks} ranks × {shape.context} tokens, or less"
+            "--tokens",
+            tokens,
+            f"a multiple of {ranks} ranks × {shape.context} tokens, or fewer that divide by "
+            f"{ranks}",
         )
 
 
@@ -151,6 +155,7 @@ def _measure(
         batch = torch.randint(0, shape.vocabulary, (tokens // sequence, sequence), generator=draw)
         if side == "zero3":
             batch = batch.chunk(ranks)[rank]
+        batch = batch.to(device_of(None))
         with memory.MemoryMeter() as meter, _watching(model, meter) as seen:
             for _ in range(2):  # the second begins with optimizer state
                 ledger.clear()

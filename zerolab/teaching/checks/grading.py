@@ -45,7 +45,8 @@ def grade(path: str | Path, timeout: float = CELL_LIMIT) -> Report:
 
     timeout: seconds that one cell may take. A cell that raises or takes longer does not keep the
     later ones from running; one that the kernel does not survive is left out in a second run.
-    Raises InputError for a file that is missing, is no notebook, or is none of the labs.
+    Raises InputError for a file that is missing, is no notebook, or is none of the labs, and where
+    there is no kernel to run it in.
     """
     cells = read_cells(Path(path))
     lab = lab_of(cells, str(path))

@@ -11,7 +11,10 @@ from subprocess import DEVNULL
 from time import monotonic
 
 from jupyter_client.blocking import BlockingKernelClient
+from jupyter_client.kernelspec import NoSuchKernel
 from jupyter_client.manager import KernelManager
+
+from zerolab.accounting.errors import InputError
 
 START_LIMIT = 120.0  # seconds for the kernel to come up
 GRACE = 10.0  # seconds for interrupted code to come to rest
@@ -58,9 +61,16 @@ class Kernel:
 
 @contextmanager
 def fresh_kernel(folder: Path) -> Iterator[Kernel]:
-    """A kernel of this interpreter that starts in `folder` and ends with the block."""
+    """A kernel of this interpreter that starts in `folder` and ends with the block.
+
+    Raises InputError where none is installed, RuntimeError where it does not start.
+    """
     manager = KernelManager(kernel_name="python3")
-    manager.start_kernel(cwd=str(folder), stdout=DEVNULL, stderr=DEVNULL)
+    try:
+        manager.start_kernel(cwd=str(folder), stdout=DEVNULL, stderr=DEVNULL)
+    except NoSuchKernel:
+        accepted = "one that is installed: pip install ipykernel, beside zerolab"
+        raise InputError("kernel", "python3", accepted) from None
     client = manager.client()
     client.start_channels(shell=True, iopub=False, stdin=False, hb=False, control=False)
     kernel = Kernel(manager, client)

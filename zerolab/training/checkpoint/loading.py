@@ -38,7 +38,7 @@ def load(
 
     Where an fp32 master copy was saved and the optimizer is loaded too, parameters are rounded from
     that. Raises CheckpointError before anything is changed, on all ranks where one of them finds
-    that a file is missing, damaged or foreign, or that names or shapes do not fit.
+    that a file is missing, damaged, foreign or cannot be read, or that names or shapes do not fit.
     """
     check_pair(model, optimizer)
     checkpoint = error = None
@@ -51,6 +51,11 @@ def load(
             check_optimizer(checkpoint, model, optimizer, targets)
     except CheckpointError as found:
         error = found
+    except Exception as found:  # whatever it is, the other ranks are waiting
+        error = CheckpointError(
+            f"{folder} could not be read ({type(found).__name__}: {found}): nothing has been "
+            "loaded; mend the cause, load again"
+        )
     if error := first_error(model, error):
         raise error
     assert checkpoint is not None
