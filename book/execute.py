@@ -17,7 +17,10 @@ for path in map(Path, sys.argv[1:]):
     notebook = nbformat.read(path, as_version=4)
     made_by = digests(notebook)
     here = {"metadata": {"path": path.parent}}
-    NotebookClient(notebook, timeout=600, record_timing=False, resources=here).execute()
+    client = NotebookClient(
+        notebook, timeout=600, record_timing=False, coalesce_streams=True, resources=here
+    )
+    client.execute()
     lighten(notebook)
     notebook.metadata.language_info = {"name": "python"}
     notebook.metadata.made_by = made_by

@@ -49,12 +49,16 @@
 
   // ---- A set-up from the controls' values, and what is said and shown of it ----
 
+  /** The longest sequence that a model takes: a learned position embedding has so many rows. */
+  const mostTokens = (model) =>
+    (model !== OWN && Number(accounting.shapeOf(model).positions)) || CONTROLS.sequence.most;
+
   /** {asked} as Controls.asked, or {wrong}: what is accepted, by control. */
   function read(values) {
     const wrong = {};
     const whole = (name) => {
       const least = name === "shown" ? 0 : 1;
-      const { most } = CONTROLS[name];
+      const most = name === "sequence" ? mostTokens(values.model) : CONTROLS[name].most;
       const text = values[name].trim() || (least ? "" : "0");
       const count = /^\d+$/.test(text) ? Number(text) : -1;
       if (count < least || count > most) wrong[name] = `A whole number from ${least} to ${grouped(most)}.`;
@@ -69,10 +73,15 @@
       const counts = ["batch", "sequence", "tensor_parallel", "micro_batches", "shown"].map(whole);
       const [size, sequence, tensor_parallel, micro_batches, shown] = counts;
       const { attention, norm, activation, loss, recompute } = values;
+      const shape = accounting.shapeOf(model);
+      const splits = (heads) => Number(heads) % tensor_parallel === 0;
+      if (!wrong.tensor_parallel && !(splits(shape.heads) && splits(shape.kv_heads))) {
+        wrong.tensor_parallel = `A number that divides the ${shape.heads} heads and ${shape.kv_heads} key-value heads.`;
+      }
       asked.shown = BigInt(shown) * 2n ** 20n;
       asked.setup = {
         ...chosen,
-        shape: accounting.shapeOf(model),
+        shape,
         batch: {
           size: BigInt(size), sequence: BigInt(sequence), tensor_parallel: BigInt(tensor_parallel),
           element: BigInt(data.precisions[precision].parameters), sequence_parallel: values.sequence_parallel === "yes",
@@ -248,7 +257,7 @@
       .verdict.unclear { border-color: var(--line); }
       .verdict.unclear::before { content: "? "; }
       .figure { display: grid; gap: 1rem 2rem; align-items: start; margin-bottom: 1.5rem; }
-      @container (min-width: 40rem) { .figure { grid-template-columns: minmax(17rem, 1fr) minmax(0, auto); } }
+      @container (min-width: 48rem) { .figure { grid-template-columns: minmax(17rem, 1fr) minmax(0, auto); } }
       .key { display: flex; flex-wrap: wrap; gap: .1rem .7rem; margin: 0 0 .5rem; padding: 0; list-style: none; font-size: .8rem; }
       .key i { display: inline-block; width: .8rem; height: .8rem; margin-right: .3rem; border: 1px solid currentColor; }
       .key .limit { width: 0; border-width: 0 0 0 3px; vertical-align: -.1rem; }
@@ -339,6 +348,7 @@
       const count = overridden ? null : said("params");
       if (count !== null) this.nameCount(count);
       else this.setModel(said("model"));
+      if (said("sequence") === null) this.fitSequence();
       this.hide = (said("hide") ?? "").split(/[\s,]+/).filter((name) => NAMES.includes(name));
       this.show();
     }
@@ -358,9 +368,17 @@
       this.$("#model").value = has(current) ? current : (Object.keys(data.models).find(has) ?? OWN);
     }
 
+    /** Shorten a sequence that the model does not take. */
+    fitSequence() {
+      const field = this.$("#sequence");
+      const most = mostTokens(this.$("#model").value);
+      if (Number(field.value) > most) field.value = most;
+    }
+
     edited(control) {
       if (control.id === "model" && control.value !== OWN) this.setModel(control.value);
       if (control.id === "params") this.nameCount(control.value);
+      if (control.id === "model" || control.id === "params") this.fitSequence();
       this.show();
     }
 

@@ -60,7 +60,9 @@ class Bench(Directive):
         ]
         bars = {(row["ours"], row["peer"]): row["bar"] for row in data["rows"]}
         most = [
-            [*pair, *(decimals(bar[figure]) for figure in FIGURES)] for pair, bar in bars.items()
+            [*pair, *(decimals(bar[figure]) for figure in FIGURES)]
+            for pair, bar in bars.items()
+            if any(bar.values())
         ]
         machine = [[name, str(value)] for name, value in data["machine"].items()]
         return [

@@ -31,6 +31,7 @@ from zerolab.accounting import (
 from zerolab.accounting.memory import STEP_COUNTER
 from zerolab.accounting.moments import moments, peak
 from zerolab.accounting.quantities import MOST_PARAMETERS, MOST_RANKS
+from zerolab.accounting.tensor_parallel import splits
 from zerolab.accounting.verdict import Choice, verdict
 from zerolab.teaching.calculator import (
     duration,
@@ -43,7 +44,7 @@ from zerolab.teaching.calculator import (
     time_parts,
     traffic,
 )
-from zerolab.teaching.controls import CONTROLS, OWN, Controls
+from zerolab.teaching.controls import CONTROLS, OWN, Controls, most_tokens
 
 specification = importlib.util.spec_from_file_location(
     "calculator_extension", BOOK / "extensions" / "calculator.py"
@@ -150,15 +151,18 @@ def random_controls(draw: random.Random, **fixed) -> Controls:
         for name, one in CONTROLS.items()
         if one.choices is not None and name != "model"
     }
+    lengths, degrees = [1, 127, 1024, 4096, 10_001], [1, 1, 2, 3, 8]
     if draw.random() < 0.15:
         model = {"model": OWN, "params": str(draw.randint(1, 10**13))}
     else:
         model = {"model": draw.choice([*MODELS])}
+        lengths = [length for length in lengths if length <= most_tokens(model["model"])]
+        degrees = [degree for degree in degrees if splits(MODELS[model["model"]], degree)]
     numbers = {
         "batch": draw.choice((1, 2, 3, 8, 17)),
-        "sequence": draw.choice((1, 127, 2048, 4096, 10_001)),
+        "sequence": draw.choice(lengths),
         "micro_batches": draw.choice((1, 1, 2, 5)),
-        "tensor_parallel": draw.choice((1, 1, 2, 3, 8)),
+        "tensor_parallel": draw.choice(degrees),
         "shown": draw.choice((0, 20_000, 80_000)),
     }
     return Controls(**(menus | model | numbers | fixed))
@@ -215,6 +219,47 @@ def test_everything_shown_equals_python(call):
     # Each kind of answer has to occur; a tight one is rare.
     assert min(kinds["Fits"], kinds["Does"]) > 100
     assert kinds["Tight"] >= 3
+
+
+def test_what_a_model_does_not_take_is_refused_as_in_python(call):
+    """Ranks that do not divide its heads, and tokens without a position."""
+    numbers = [{"tensor_parallel": degree, "sequence": 1} for degree in (1, 5, 8, 64)]
+    numbers += [{"sequence": length} for length in (1024, 2050, 2051, 2**24)]
+    models = ("gpt2-xl", "opt-125m", "llama-2-70b", "bloom-176b")
+    asked = [
+        Controls(model=model, count=count, **pair)
+        for model, count, pair in product(models, ("peak", "states"), numbers)
+    ]
+    values = [{name: extension.written(v) for name, v in asdict(one).items()} for one in asked]
+    found = [one.get("wrong", {}) for one in call("read", [[each] for each in values])]
+    plain = [{name: text.lower().replace(",", "") for name, text in one.items()} for one in found]
+    assert plain == [refusal(one) for one in asked]
+    assert {name for one in found for name in one} == {"tensor_parallel", "sequence"}
+
+
+def refusal(controls: Controls) -> dict[str, str]:
+    try:
+        controls.asked()
+    except InputError as error:
+        return {error.option: f"{error.accepted}."}
+    return {}
+
+
+def test_a_model_with_learned_positions_has_sequences_that_fit(visit):
+    with visit(f"{PAGE}#model=gpt2") as visited:
+        page = visited.page
+        sequence = control(page, "sequence")
+        assert sequence.input_value() == "1024"
+        assert page.locator(".verdict").text_content() == sentence(Controls(model="gpt2").asked())
+        set_up(page, model="llama-2-7b", sequence="9000")
+        control(page, "params").fill(str(MODELS["opt-125m"].parameters))
+        assert sequence.input_value() == "2050"
+        sequence.fill("4096")
+        assert page.locator("#sequence-error").text_content() == "A whole number from 1 to 2,050."
+        assert page.locator(".result").is_hidden()
+    with visit(f"{PAGE}#model=gpt2&sequence=4096") as visited:
+        assert control(visited.page, "sequence").input_value() == "4096"
+        assert visited.page.locator(".result").is_hidden()
 
 
 def test_counts_are_read_as_python_reads_them(call):
