@@ -229,7 +229,7 @@ class GpusDirective(Directive):
         rows = "".join(
             f'<tr><th scope="row">{one.name}</th><td>{one.memory // 2**20:,}</td>'
             f"<td>{one.memory / 1e9:,.2f}</td><td>{one.memory / 2**30:,.2f}</td>"
-            f'<td style="overflow-wrap: anywhere">{escape(one.memory_source)}</td></tr>'
+            f'<td style="min-width: 12rem">{escape(one.memory_source)}</td></tr>'
             for one in GPUS.values()
         )
         names = ("GPU", "MiB", "GB", "GiB", "source")

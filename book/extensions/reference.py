@@ -151,7 +151,8 @@ def members(kind: type) -> Iterator[tuple[str, str]]:
         text = " ".join(header(function).split()).removeprefix("def ").replace("( ", "(")
         if isinstance(member, property):
             text = text.replace("()", "", 1)
-        yield text.replace(", )", ")"), inspect.getdoc(function) or ""
+        text = text.replace(", )", ")").replace(" )", ")")
+        yield text, inspect.getdoc(function) or ""
 
 
 def prose(docstring: str) -> list[nodes.Node]:

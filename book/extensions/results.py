@@ -54,24 +54,24 @@ class Bench(Directive):
     def run(self):
         data = read("bench")
         sizes = [
-            [row["ours"], row["peer"], str(row["ranks"]), str(row["tokens"])]
-            + [mark(row, figure) for figure in FIGURES]
+            [pair(row), f"{row['ranks']} × {row['tokens']}", *(mark(row, name) for name in FIGURES)]
             for row in data["rows"]
         ]
-        bars = {(row["ours"], row["peer"]): row["bar"] for row in data["rows"]}
-        most = [
-            [*pair, *(decimals(bar[figure]) for figure in FIGURES)]
-            for pair, bar in bars.items()
-            if any(bar.values())
-        ]
+        bars = {pair(row): row["bar"] for row in data["rows"] if any(row["bar"].values())}
+        barred = {
+            name: title
+            for name, title in FIGURES.items()
+            if any(bar[name] is not None for bar in bars.values())
+        }
+        most = [[name, *(decimals(bar[figure]) for figure in barred)] for name, bar in bars.items()]
         machine = [[name, str(value)] for name, value in data["machine"].items()]
         return [
             command(data),
             table(("the machine", "is"), machine),
             nodes.paragraph("", "Ours over theirs. A star marks what is above its bar."),
-            table(("ours", "theirs", "ranks", "tokens", *FIGURES.values()), sizes),
+            table(("ours / theirs", "ranks × tokens", *FIGURES.values()), sizes),
             nodes.paragraph("", "The bars, the most that a ratio may be:"),
-            table(("ours", "theirs", *FIGURES.values()), most),
+            table(("ours / theirs", *barred.values()), most),
         ]
 
 
@@ -86,16 +86,17 @@ class Verdict(Directive):
             for figure in FIGURES
         )
         missed = [
-            f"{FIGURES[figure]} of {row['ours']} beside {row['peer']} on {row['ranks']} ranks with "
-            f"{row['tokens']} tokens ({decimals(row['ratio'][figure])}, where "
-            f"{decimals(row['bar'][figure])} is the most)"
+            f"{pair(row)}, {row['ranks']} ranks, {row['tokens']} tokens: "
+            f"{FIGURES[figure]} {decimals(row['ratio'][figure])}, at most "
+            f"{decimals(row['bar'][figure])}"
             for row in rows
             for figure in row["missed"]
         ]
         text = f"Of {judged} figures, {judged - len(missed)} are within their bars."
-        if missed:
-            text += f" Above are: {'; '.join(missed)}."
-        return [nodes.paragraph("", text)]
+        if not missed:
+            return [nodes.paragraph("", text)]
+        items = [nodes.list_item("", nodes.paragraph("", line)) for line in missed]
+        return [nodes.paragraph("", f"{text} Above are:"), nodes.bullet_list("", *items)]
 
 
 def read(name: str) -> dict:
@@ -106,8 +107,12 @@ def command(data: dict) -> nodes.paragraph:
     return nodes.paragraph("", "", nodes.Text("Made by "), nodes.literal("", data["command"]))
 
 
+def pair(row: dict) -> str:
+    return f"{row['ours']} / {row['peer']}"
+
+
 def mark(row: dict, figure: str) -> str:
-    return decimals(row["ratio"][figure]) + " *" * (figure in row["missed"])
+    return decimals(row["ratio"][figure]) + "\N{NO-BREAK SPACE}*" * (figure in row["missed"])
 
 
 def decimals(ratio: float | None) -> str:

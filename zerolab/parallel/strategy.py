@@ -206,6 +206,7 @@ class Strategy(nn.Module):
             unit.begin_unshard(self.gather(unit))
 
     def pre_forward(self, stage: Stage, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        """Make the stage's units whole, start on those of the next, and watch for its backward."""
         if self._in_backward:  # recomputing: what is unsharded now is released when backward ends
             self._unshard_all(stage.units)
             trace.begin("recompute", stage.name)
@@ -227,6 +228,7 @@ class Strategy(nn.Module):
         return tree_unflatten(leaves, structure)
 
     def post_forward(self, stage: Stage, output):
+        """Release what no other stage computes with; the output stays valid without it."""
         trace.end("recompute" if self._in_backward else "forward", stage.name)
         leaves, structure = tree_flatten(output)
         borrowed = [
@@ -246,12 +248,14 @@ class Strategy(nn.Module):
         return output
 
     def pre_backward(self, use: Use) -> None:
+        """Backward has come to a stage's outputs: make its units whole once more."""
         use.begun = True
         self._holders.update(use.stage.units)
         self._unshard_all(use.stage.units, ahead=self._schedule.next_backward())
         trace.begin("backward", use.stage.name)
 
     def post_backward(self, use: Use) -> None:
+        """Backward has left a stage: release its units, reduce those whose gradients are there."""
         trace.end("backward", use.stage.name)
         if use.begun:
             self._release(use.stage.units)

@@ -142,6 +142,7 @@ class GPT(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """Draw GPT-2's initial values: biases 0, norms 1, weights normal with deviation 0.02."""
         for name, parameter in self.named_parameters():
             if name.endswith("bias"):
                 nn.init.zeros_(parameter)
