@@ -54,8 +54,7 @@ class Bench(Directive):
     def run(self):
         data = read("bench")
         sizes = [
-            [pair(row), f"{row['ranks']} × {row['tokens']}", *(mark(row, name) for name in FIGURES)]
-            for row in data["rows"]
+            [pair(row), size(row), *(mark(row, name) for name in FIGURES)] for row in data["rows"]
         ]
         bars = {pair(row): row["bar"] for row in data["rows"] if any(row["bar"].values())}
         barred = {
@@ -109,6 +108,10 @@ def command(data: dict) -> nodes.paragraph:
 
 def pair(row: dict) -> str:
     return f"{row['ours']} / {row['peer']}"
+
+
+def size(row: dict) -> str:
+    return f"{row['ranks']} × {row['tokens']}".replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def mark(row: dict, figure: str) -> str:

@@ -86,7 +86,7 @@ def test_the_results_are_those_that_were_measured(documents, site):
         kept = [f"{size:,}" for size in row["persistent"].values()]
         assert any([*cells[1:4]] == kept and f"{row['peak']:,}" in cells for cells in shown)
     for row in benched["rows"]:
-        setup = (f"{row['ours']} / {row['peer']}", f"{row['ranks']} × {row['tokens']}")
+        setup = (f"{row['ours']} / {row['peer']}", f"{row['ranks']}\xa0×\xa0{row['tokens']}")
         (ratios,) = [cells[2:] for cells in shown if cells[:2] == setup]
         for (name, ratio), text in zip(row["ratio"].items(), ratios, strict=True):
             assert text.endswith("*") == (name in row["missed"])
