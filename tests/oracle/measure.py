@@ -20,7 +20,7 @@ def preloaded_oracle() -> ctypes.CDLL:
     return oracle
 
 
-def moments(rank: int, strategy: str) -> list[tuple[str, int, int]]:
+def moments(rank: int, strategy: str, overlap: bool) -> list[tuple[str, int, int]]:
     """(moment, meter's bytes, oracle's bytes) through three steps."""
     import reference
 
@@ -40,7 +40,7 @@ def moments(rank: int, strategy: str) -> list[tuple[str, int, int]]:
             meter.reset_peak()
             oracle.oracle_reset_peak()
 
-        model = STRATEGIES[strategy](reference.GPT(reference.SHAPE))
+        model = STRATEGIES[strategy](reference.GPT(reference.SHAPE), overlap=overlap)
         optimizer = ShardedAdam(model)
         meter.reset_peak()
         oracle.oracle_reset_peak()
@@ -86,9 +86,13 @@ def temporaries(rank: int) -> dict[str, int]:
 
 def main() -> None:
     with World(RANKS, threads=1) as world:
-        world.run(moments, "ddp")  # kernels keep some caches from their first call on
-        strategies = {s: world.run(moments, s) for s in ("ddp", "zero1", "zero2", "zero3")}
-        json.dump({"strategies": strategies, "temporaries": world.run(temporaries)}, sys.stdout)
+        world.run(moments, "ddp", False)  # kernels keep some caches from their first call on
+        in_turn, overlapped = (
+            {s: world.run(moments, s, overlap) for s in ("ddp", "zero1", "zero2", "zero3")}
+            for overlap in (False, True)
+        )
+        found = {"in turn": in_turn, "overlapped": overlapped}
+        json.dump({**found, "temporaries": world.run(temporaries)}, sys.stdout)
 
 
 main()

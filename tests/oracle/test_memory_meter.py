@@ -45,8 +45,9 @@ def measured(tmp_path_factory) -> dict:
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero2", "zero3"])
-def test_live_bytes_are_equal(measured, strategy):
-    for rows in measured["strategies"][strategy]:
+@pytest.mark.parametrize("how", ["in turn", "overlapped"])
+def test_live_bytes_are_equal(measured, strategy, how):
+    for rows in measured[how][strategy]:
         live = [row for row in rows if row[0].startswith("live")]
         assert len(live) == 12
         assert [meter for _, meter, _ in live] == [oracle for _, _, oracle in live]
@@ -55,8 +56,10 @@ def test_live_bytes_are_equal(measured, strategy):
 
 @pytest.mark.parametrize("strategy", ["ddp", "zero1", "zero2", "zero3"])
 def test_peaks_are_equal_but_for_named_temporaries(measured, strategy):
+    """In turn: else the communication thread may free a buffer just when another is allocated, and
+    the two do not see that in the same order."""
     largest = max(max(found.values()) for found in measured["temporaries"])
-    for rows in measured["strategies"][strategy]:
+    for rows in measured["in turn"][strategy]:
         for moment, meter, oracle in rows:
             assert 0 <= oracle - meter <= largest, moment
 
