@@ -99,7 +99,7 @@ class Commands(SphinxDirective):
             title = nodes.title("", "", nodes.literal("", f"zerolab {name}"))
             about = paragraph(f"{parser.description[0].upper()}{parser.description[1:]}")
             given = [action for action in parser._actions if action.dest != "help"]
-            options = definitions((option(action), action.help or "") for action in given)
+            options = definitions(((option(action), action.help or "") for action in given), helped)
             sections.append(nodes.section("", title, about, *options, ids=[full]))
         return sections
 
@@ -186,13 +186,18 @@ def entries(lines: list[str]) -> Iterator[tuple[str, str]]:
     yield name, " ".join(said)
 
 
-def definitions(pairs) -> list[nodes.Node]:
-    """Terms of code, each with a docstring; nothing where there are none."""
+def helped(text: str) -> list[nodes.Node]:
+    """What the command line says of an option, other options as code; "default: 8" is no entry."""
+    return [paragraph(re.sub(r"--[a-z-]+", r"`\g<0>`", text))]
+
+
+def definitions(pairs, described=prose) -> list[nodes.Node]:
+    """Terms of code, each with what is said of it; nothing where there are none."""
     items = [
         nodes.definition_list_item(
             "",
             nodes.term("", "", nodes.literal("", term)),
-            nodes.definition("", *prose(text)),
+            nodes.definition("", *described(text)),
         )
         for term, text in pairs
     ]

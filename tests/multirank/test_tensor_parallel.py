@@ -170,16 +170,21 @@ def test_recomputation_makes_it_six(world_of):
         assert sum(label.startswith("blocks") for label in labels) == expected * SHAPE.layers
 
 
-def on_a_mesh(rank: int, strategy: str, clip: float | None) -> tuple[dict, float]:
-    """4 ranks as 2 x 2: tensor parallel in pairs, data parallel across them."""
+def mesh(rank: int) -> tuple:
+    """4 ranks as 2 x 2: this rank's pair for tensor parallelism, and its pair across."""
     import torch.distributed as dist
-
-    from zerolab import ShardedAdam
-    from zerolab.parallel import STRATEGIES, TensorParallel
 
     tensor_groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     data_groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]
-    tensor_group, data_group = tensor_groups[rank // 2], data_groups[rank % 2]
+    return tensor_groups[rank // 2], data_groups[rank % 2]
+
+
+def on_a_mesh(rank: int, strategy: str, clip: float | None) -> tuple[dict, float]:
+    """4 ranks as 2 x 2: tensor parallel in pairs, data parallel across them."""
+    from zerolab import ShardedAdam
+    from zerolab.parallel import STRATEGIES, TensorParallel
+
+    tensor_group, data_group = mesh(rank)
     torch.manual_seed(0)
     model = STRATEGIES[strategy](TensorParallel(GPT(SHAPE), group=tensor_group), group=data_group)
     optimizer = ShardedAdam(model, **ADAM)
@@ -206,15 +211,11 @@ def test_zero_and_tensor_parallelism_together(world_of, strategy, clip):
 
 def overflow(rank: int) -> tuple[bool, float]:
     """A step by a scaler, where a gradient overflows in what only rank 1 and its like hold."""
-    import torch.distributed as dist
-
     from zerolab import ShardedAdam
     from zerolab.parallel import LossScaler, TensorParallel, Zero2
 
-    tensor_groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
-    data_groups = [dist.new_group([0, 2]), dist.new_group([1, 3])]
-    split = TensorParallel(GPT(SHAPE), group=tensor_groups[rank // 2])
-    model = Zero2(split, group=data_groups[rank % 2])
+    tensor_group, data_group = mesh(rank)
+    model = Zero2(TensorParallel(GPT(SHAPE), group=tensor_group), group=data_group)
     model(*tokens_of(0)).backward()
     if rank == 1:
         cut = next(unit for unit in model.units if unit.cut is not None)

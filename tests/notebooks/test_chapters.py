@@ -3,6 +3,7 @@
 A picture cannot be compared byte by byte, so the cell that draws one says in text what it drew.
 """
 
+import re
 from pathlib import Path
 
 import nbformat
@@ -46,7 +47,7 @@ def test_code_fits_a_page_without_scrolling(chapter):
 
 def test_nothing_tells_where_it_was_run(chapter):
     text = nbformat.writes(chapter)
-    assert not [folder for folder in ("/home/", "/root/", "/tmp/", "/Users/") if folder in text]
+    assert re.findall(r"/(?:home|root|tmp|Users)/", text) == []
     assert set(chapter.metadata) == {"kernelspec", "language_info", "made_by"}
     assert chapter.metadata.language_info == {"name": "python"}
 

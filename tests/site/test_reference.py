@@ -48,6 +48,16 @@ def test_nothing_private_is_there(reference):
     assert [term for term in terms if term.startswith("_")] == []
 
 
+def test_options_are_told_as_the_command_line_tells_them(reference):
+    (said,) = [
+        term.find_next_sibling("dd").get_text().strip()
+        for term in reference.select("#zerolab-memory dt")
+        if term.get_text() == "--count"
+    ]
+    assert said.startswith("with --config: build the model without weights")
+    assert "default" not in [term.get_text() for term in reference.select("article dt")]
+
+
 def test_a_call_is_shown_as_it_is_written(reference):
     section = reference.find("section", id="zerolab.runtime.world.World")
     shown = section.find("pre").get_text()
